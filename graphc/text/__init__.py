@@ -1,0 +1,1 @@
+"""What people write, and what they read: positions, carets, strict YAML, expressions."""

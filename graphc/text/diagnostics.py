@@ -1,0 +1,150 @@
+"""Positions in files, and the three kinds of errors: the author's, ours, the machine's.
+
+A ``Span`` is kept by every object from the file to the schedule, so that every message can quote
+what a person wrote. Rendering reads the source again; a file that is gone is named without a quote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A place in a file: 1-based line and column, and how many characters it covers."""
+
+    file: str
+    line: int
+    column: int
+    length: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+NOWHERE = Span("", 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A second place that explains the first."""
+
+    message: str
+    span: Span = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One mistake: a kebab-case code, what was found and expected, where, and what to do."""
+
+    code: str
+    message: str
+    span: Span = NOWHERE
+    notes: tuple[Note, ...] = ()
+    hint: str | None = None
+
+
+class GraphcError(Exception):
+    """The root of the three kinds; ``exit_code`` is what the command line ends with."""
+
+    exit_code = 70
+
+
+class SpecError(GraphcError):
+    """The author's mistakes, all that one run could find, in file order (exit code 1)."""
+
+    exit_code = 1
+
+    def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
+        self.diagnostics = tuple(sorted(diagnostics, key=lambda each: each.span))
+        super().__init__("\n\n".join(render(each) for each in self.diagnostics))
+
+
+class CompilerBug(GraphcError):
+    """Ours: a pass broke what it promises (exit code 70)."""
+
+    exit_code = 70
+
+    def __init__(self, pass_name: str, message: str, *, dump: str | None = None) -> None:
+        self.pass_name = pass_name
+        where = f"\n  the stage was written to {dump}" if dump else ""
+        super().__init__(
+            f"error[compiler-bug]: {pass_name}: {message}{where}\n"
+            "  this is a fault in graphc, not in the spec: please report it with the spec"
+        )
+
+
+class CudaError(GraphcError):
+    """The driver's or the machine's (exit code 3): the call, its error name, the op it was for."""
+
+    exit_code = 3
+
+    def __init__(
+        self,
+        call: str,
+        error: str,
+        explanation: str,
+        *,
+        op: str | None = None,
+        span: Span = NOWHERE,
+    ) -> None:
+        self.call, self.error, self.explanation, self.op, self.span = (
+            call,
+            error,
+            explanation,
+            op,
+            span,
+        )
+        at = f"{span}: " if span != NOWHERE else ""
+        for_op = f" (op '{op}')" if op else ""
+        super().__init__(f"{at}error[cuda]: {call}: {error}: {explanation}{for_op}")
+
+
+def error(
+    code: str,
+    message: str,
+    span: Span = NOWHERE,
+    *,
+    notes: Iterable[Note] = (),
+    hint: str | None = None,
+) -> SpecError:
+    """A ``SpecError`` of one diagnostic, to be raised."""
+    return SpecError([Diagnostic(code, message, span, tuple(notes), hint)])
+
+
+def render(diagnostic: Diagnostic, sources: Mapping[str, str] | None = None) -> str:
+    """The message as a person reads it, with the line and a caret below what is meant."""
+    head = f"error[{diagnostic.code}]: {diagnostic.message}"
+    lines = [f"{diagnostic.span}: {head}" if diagnostic.span != NOWHERE else head]
+    lines += quote(diagnostic.span, sources)
+    for note in diagnostic.notes:
+        at = f"{note.span}: " if note.span != NOWHERE else "  "
+        lines.append(f"{at}note: {note.message}")
+        lines += quote(note.span, sources)
+    if diagnostic.hint:
+        lines.append(f"  hint: {diagnostic.hint}")
+    return "\n".join(lines)
+
+
+def quote(span: Span, sources: Mapping[str, str] | None) -> list[str]:
+    text = source_text(span.file, sources) if span != NOWHERE else None
+    lines = text.splitlines() if text is not None else []
+    if not 1 <= span.line <= len(lines):
+        return []
+    line = lines[span.line - 1]
+    number = f"{span.line:>5} | "
+    width = max(1, min(span.length, len(line) - span.column + 1))
+    # Tabs stay tabs in front of the caret, so that it stands below the character in any terminal.
+    pad = "".join("\t" if c == "\t" else " " for c in line[: span.column - 1])
+    return [number + line, " " * 5 + " | " + pad + "^" * width]
+
+
+def source_text(file: str, sources: Mapping[str, str] | None) -> str | None:
+    if sources and file in sources:
+        return sources[file]
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
