@@ -1,0 +1,96 @@
+"""Program -> Program: cut every op into its pieces, and write down the bytes of each.
+
+    sums  p_rows[all] -> p_sum[all]      becomes      sums/piece.0  p_rows[block 0] -> p_sum[0:1/2]
+                                                      sums/piece.1  p_rows[block 1] -> p_sum[1/2:1]
+
+All pieces of an op stand together where the op stood, in order. Bounds are fractions of the axis;
+regions of counted buffers are written at the nominal extent, on which every fraction in use is a
+whole row (see ``ir``). Pieces tile their op: disjoint, complete, whole rows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import lru_cache
+from math import lcm
+
+from graphc.ir import Access, Buffer, Op, Piece, Program, RowsKind
+from graphc.regions import Region
+
+
+def split_pieces(program: Program) -> Program:
+    """Replace every op by its pieces; an op of one piece keeps its name."""
+    nominal = nominal_extent(program)
+    ops = tuple(piece for op in program for piece in pieces_of(op, program.buffers, nominal))
+    return replace(program, ops=ops, nominal=nominal)
+
+
+def nominal_extent(program: Program) -> int:
+    """The smallest multiple of all piece denominators that reaches the capacity, at least one.
+
+    A capacity of zero keeps its dependencies: they hold for every count and cost nothing.
+    """
+    if program.capacity is None:
+        return 1
+    bounds = {bound for op in program for bound in op.placement.pieces}
+    bounds |= {bound for op in program for each in op.accesses for bound in each.rows.blocks}
+    grain = lcm(*(bound.denominator for bound in bounds))
+    return max(1, -(-program.capacity // grain)) * grain
+
+
+def pieces_of(op: Op, buffers: Mapping[str, Buffer], nominal: int) -> Iterator[Op]:
+    pieces = cut(op.placement.pieces)
+    for piece in pieces:
+        name = op.name if piece.of == 1 else f"{op.name}/piece.{piece.index}"
+        accesses = tuple(
+            replace(each, region=region_of(each, buffers[each.region.buffer], piece, nominal))
+            for each in op.accesses
+        )
+        yield replace(op, name=name, piece=piece, accesses=accesses)
+
+
+@lru_cache(maxsize=1024)
+def cut(bounds: tuple[Fraction, ...]) -> tuple[Piece, ...]:
+    """Pieces from their bounds, 0 to 1.
+
+    >>> [str(piece.stop) for piece in cut((Fraction(0), Fraction(1, 3), Fraction(1)))]
+    ['1/3', '1']
+    """
+    of = len(bounds) - 1
+    return tuple(Piece(index, of, bounds[index], bounds[index + 1]) for index in range(of))
+
+
+def region_of(access: Access, buffer: Buffer, piece: Piece, nominal: int) -> Region:
+    """The bytes of one argument that one piece touches."""
+    rows = buffer.nominal_rows(nominal)
+    match access.rows.kind:
+        case RowsKind.ALL | RowsKind.GATHER:
+            return Region(buffer.name, 0, rows * buffer.row_nbytes)
+        case RowsKind.PIECE:
+            start, stop = piece.index, piece.index + 1
+        case RowsKind.SPLIT:
+            unit = buffer.per_count or access.rows.factor  # rows that no bound divides
+            start = unit * floor(rows // unit * piece.start)
+            stop = unit * floor(rows // unit * piece.stop)
+        case RowsKind.BLOCKS:
+            first, last = meeting(access.rows.blocks, piece)
+            start, stop = floor(rows * first), floor(rows * last)
+    return Region(buffer.name, start * buffer.row_nbytes, stop * buffer.row_nbytes)
+
+
+def floor(share: Fraction) -> int:
+    return share.numerator // share.denominator
+
+
+def meeting(blocks: tuple[Fraction, ...], piece: Piece) -> tuple[Fraction, Fraction]:
+    """The bounds of the whole blocks that meet the piece.
+
+    >>> [str(bound) for bound in meeting((Fraction(0), Fraction(1, 2), Fraction(1)), Piece())]
+    ['0', '1']
+    """
+    first = blocks[max(0, bisect_right(blocks, piece.start) - 1)]
+    last = blocks[min(len(blocks) - 1, bisect_left(blocks, piece.stop))]
+    return first, last
