@@ -10,21 +10,15 @@ from numpy.typing import NDArray
 
 from graphc.dtypes import dtype
 from graphc.ir import Buffer, Program, Role
-from graphc.text.diagnostics import GraphcError
+from graphc.text.diagnostics import UsageError
 from graphc.text.suggest import did_you_mean
 
 ALIGNMENT = 16  # bytes: kernels move 16 at a time
 
 
-class UsageError(GraphcError):
-    """The caller's mistake at bind or launch (exit code 2)."""
-
-    exit_code = 2
-
-    @classmethod
-    def unknown_buffer(cls, name: str, buffers: Iterable[str]) -> UsageError:
-        hint = did_you_mean(name, buffers)
-        return cls(f"no buffer is named '{name}'" + (f": {hint}" if hint else ""))
+def unknown_buffer(name: str, buffers: Iterable[str]) -> UsageError:
+    hint = did_you_mean(name, buffers)
+    return UsageError(f"no buffer is named '{name}'" + (f": {hint}" if hint else ""))
 
 
 def named_arrays(
@@ -39,7 +33,7 @@ def named_arrays(
             continue
         each = [key for key in buffers if key.rsplit("/", 1)[-1] == name and "/" in key]
         if not each:
-            raise UsageError.unknown_buffer(name, buffers)
+            raise unknown_buffer(name, buffers)
         if not isinstance(value, Sequence) or len(value) != len(each):
             found = f"{len(value)}" if isinstance(value, Sequence) else "one array"
             raise UsageError(

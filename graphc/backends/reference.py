@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphc.backends.binding import UsageError, check_array, check_count, named_arrays
+from graphc.backends.binding import check_array, check_count, named_arrays, unknown_buffer
 from graphc.dtypes import dtype
 from graphc.ir import (
     Buffer,
@@ -33,7 +33,7 @@ from graphc.ir import (
     Transfer,
 )
 from graphc.plan import Plan, Variant
-from graphc.text.diagnostics import CompilerBug, error
+from graphc.text.diagnostics import CompilerBug, UsageError, error
 
 Array = NDArray[Any]
 POISON = 0xFF  # every float type reads it as NaN, every signed integer as -1
@@ -81,7 +81,7 @@ class ReferenceGraph:
     def __getitem__(self, name: str) -> Array:
         """The array that holds a buffer, as it is now."""
         if name not in self.arrays:
-            raise UsageError.unknown_buffer(name, self.program.buffers)
+            raise unknown_buffer(name, self.program.buffers)
         array = self.arrays[name]
         if array is None:
             raise UsageError(f"'{name}' is optional and nothing is bound to it")

@@ -62,6 +62,12 @@ class SpecError(GraphcError):
         super().__init__("\n\n".join(render(each) for each in self.diagnostics))
 
 
+class UsageError(GraphcError):
+    """The caller's mistake at bind, launch or on the command line (exit code 2)."""
+
+    exit_code = 2
+
+
 class CompilerBug(GraphcError):
     """Ours: a pass broke what it promises (exit code 70)."""
 
