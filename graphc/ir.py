@@ -408,3 +408,12 @@ class Schedule:
     memory: Memory
     emit: Emit = Emit.CAPTURE
     is_handwritten: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The schedule's global values: how memory is shared, streams are limited and a plan is emitted."""
+
+    emit: Emit = Emit.CAPTURE
+    memory: str = "concurrent"  # or "tight"
+    max_streams: int = 4  # compute streams for each device, where the schedule names none

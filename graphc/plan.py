@@ -89,7 +89,19 @@ class Plan:
     params: Mapping[str, int | float | str | bool]
     variants: tuple[Variant, ...]
     images: Mapping[str, KernelImage]
+    arch: str = "sm_90a"  # what the images were rendered for
     graphc_plan: int = FORMAT
+
+    def instantiate(
+        self,
+        backend: Backend = "auto",
+        *,
+        devices: Mapping[str, int] | Sequence[int] | None = None,
+    ) -> Any:
+        """A graph ready to bind and launch; see ``graphc.api.instantiate``."""
+        from graphc.api import instantiate
+
+        return instantiate(self, backend, devices=devices)
 
     def save(self, path: str | Path) -> None:
         """Write the plan as readable JSON, whole or not at all."""

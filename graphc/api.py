@@ -1,0 +1,236 @@
+"""compile, check, load, instantiate: the surface that users call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from graphc.ir import Kernel, Program, Schedule
+from graphc.kernels.contract import Catalog
+from graphc.passes.choose_routes import chosen_routes, has_auto, requirements
+from graphc.pipeline import Observer, ignore, schedule_program
+from graphc.plan import KernelImage, Plan, Proof, Variant, load_plan
+from graphc.resources import kernel_folders, route_folders
+from graphc.routes import RouteSpec, load_routes
+from graphc.spec.build import Built, build
+from graphc.spec.model import load_spec
+from graphc.text.diagnostics import error
+from graphc.verify import verify
+
+if TYPE_CHECKING:
+    from graphc.backends.cuda import CudaGraph
+    from graphc.backends.reference import ReferenceGraph
+
+Backend = Literal["auto", "cuda", "reference"]
+PathLike = str | Path
+
+
+def compile(
+    path: PathLike,
+    *,
+    preset: str | None = None,
+    schedule: PathLike | None = None,
+    arch: str | None = None,
+    cubins: bool = True,
+    kernels: Sequence[PathLike] = (),
+    routes: Sequence[PathLike] = (),
+    observe: Observer = ignore,
+    **values: Any,
+) -> Plan:
+    """Compile a spec to a verified plan.
+
+    ``values`` override params by name, and schedule values by their path
+    (``**{"schedule.activations.pieces": 4}``). ``preset`` names one of the spec's presets;
+    ``schedule`` a file that replaces its schedule section. ``kernels`` and ``routes`` are folders
+    searched before the shipped ones. ``arch`` ("sm_90a") is what kernels are compiled for: that of
+    the GPU at hand if None; ``cubins=False`` leaves compiling them to ``instantiate``.
+
+    Raises ``SpecError`` with all mistakes found, ``CudaError`` if NVRTC refuses the machine.
+    """
+    built, catalog, known = read(path, preset, schedule, kernels, routes, values)
+    if built.schedule is not None:
+        raise error(
+            "handwritten-schedule",
+            f"'{path}' is a hand-written schedule: its ops are opaque, so it can be checked, not run",
+            hint="use 'graphc check'",
+        )
+    assert built.program is not None
+    target = arch or arch_at_hand()
+    images = Images(catalog, target)
+    variants = tuple(
+        variant(built.program, auto, built, known, catalog, images, observe)
+        for auto in candidates(built.program, known)
+    )
+    plan = Plan(built.name, built.params, variants, images.by_key, arch=target)
+    return with_cubins(plan) if cubins else plan
+
+
+def check(
+    path: PathLike,
+    *,
+    preset: str | None = None,
+    schedule: PathLike | None = None,
+    kernels: Sequence[PathLike] = (),
+    routes: Sequence[PathLike] = (),
+    observe: Observer = ignore,
+    **values: Any,
+) -> list[tuple[Schedule, Proof]]:
+    """Prove a spec's schedules, or a hand-written one, free of races; no kernel is rendered."""
+    built, catalog, known = read(path, preset, schedule, kernels, routes, values)
+    if built.schedule is not None:
+        return [(built.schedule, verify(built.schedule))]
+    assert built.program is not None
+    results = (
+        schedule_program(
+            built.program, known, catalog, built.settings, auto=auto, observe=observe
+        )
+        for auto in candidates(built.program, known)
+    )
+    return [(found, proof) for _, found, proof in results]
+
+
+def load(path: PathLike) -> Plan:
+    """Read a plan that ``Plan.save`` wrote."""
+    return load_plan(path)
+
+
+def instantiate(
+    plan: Plan,
+    backend: Backend = "auto",
+    *,
+    devices: Mapping[str, int] | Sequence[int] | None = None,
+) -> CudaGraph | ReferenceGraph:
+    """Make a plan ready to launch: on CUDA if there is a device, else on the reference."""
+    if backend == "reference" or (backend == "auto" and not has_gpu()):
+        from graphc.backends.reference import ReferenceGraph
+
+        return ReferenceGraph(plan)
+    from graphc.backends.cuda import CudaGraph
+
+    return CudaGraph(plan, devices=devices)
+
+
+def has_gpu() -> bool:
+    from graphc.gpu.probe import gpu_count
+
+    return gpu_count() > 0
+
+
+def arch_at_hand() -> str:
+    """The architecture of the first GPU; that of Hopper where there is none."""
+    from graphc.gpu.probe import gpu_arch
+
+    return gpu_arch() or "sm_90a"
+
+
+def read(
+    path: PathLike,
+    preset: str | None,
+    schedule: PathLike | None,
+    kernels: Sequence[PathLike],
+    routes: Sequence[PathLike],
+    values: Mapping[str, Any],
+) -> tuple[Built, Catalog, dict[str, RouteSpec]]:
+    catalog = Catalog(kernel_folders(kernels))
+    known = load_routes(route_folders(routes))
+    spec = load_spec(path)
+    built = build(spec, values, catalog, known, preset=preset, schedule=schedule)
+    return built, catalog, known
+
+
+def candidates(program: Program, routes: Mapping[str, RouteSpec]) -> list[str]:
+    """The routes that ``auto`` may take, best first; one that needs nothing ends the list."""
+    if not has_auto(program):
+        return [next(iter(routes))]  # not looked at
+    found: list[str] = []
+    for route in sorted(routes.values(), key=lambda each: (-each.prefer, each.name)):
+        found.append(route.name)
+        if not route.requires:
+            break
+    return found
+
+
+def variant(
+    program: Program,
+    auto: str,
+    built: Built,
+    routes: Mapping[str, RouteSpec],
+    catalog: Catalog,
+    images: Images,
+    observe: Observer,
+) -> Variant:
+    chosen, schedule, proof = schedule_program(
+        program, routes, catalog, built.settings, auto=auto, observe=observe
+    )
+    return Variant(
+        routes=chosen_routes(chosen),
+        requires=requirements(chosen, routes),
+        schedule=schedule,
+        images=images.of(schedule.program),
+        proof=proof,
+    )
+
+
+class Images:
+    """The kernel images of a plan: each rendered once, however many ops call it."""
+
+    def __init__(self, catalog: Catalog, arch: str) -> None:
+        self.catalog, self.arch = catalog, arch
+        self.by_key: dict[str, KernelImage] = {}
+        self.keys: dict[tuple[object, ...], str] = {}
+
+    def of(self, program: Program) -> dict[str, str]:
+        """Step -> key of its image."""
+        found: dict[str, str] = {}
+        for op in program:
+            if isinstance(op.work, Kernel) and op.step not in found:
+                dtypes = {
+                    each.argument: program.buffers[each.region.buffer].dtype
+                    for each in op.accesses
+                }
+                found[op.step] = self.key(op.work, dtypes)
+        return found
+
+    def key(self, kernel: Kernel, dtypes: Mapping[str, str]) -> str:
+        what = (
+            kernel.template,
+            *sorted(kernel.symbols.items()),
+            *sorted(kernel.options.items()),
+            *sorted(dtypes.items()),
+        )
+        if what not in self.keys:
+            from graphc.kernels.render import image
+
+            rendered = image(
+                self.catalog.contract(kernel.template), kernel, dtypes, arch_number(self.arch)
+            )
+            self.by_key[rendered.key] = rendered
+            self.keys[what] = rendered.key
+        return self.keys[what]
+
+
+def arch_number(arch: str) -> int:
+    """
+    >>> arch_number("sm_90a")
+    90
+    """
+    return int("".join(each for each in arch if each.isdigit()))
+
+
+def with_cubins(plan: Plan) -> Plan:
+    """The plan with every kernel compiled for its architecture."""
+    from base64 import b64encode
+
+    from graphc.kernels.compile import compile_image
+
+    images = {
+        key: replace(
+            image, cubins={plan.arch: b64encode(compile_image(image, plan.arch)).decode()}
+        )
+        for key, image in plan.images.items()
+    }
+    return replace(plan, images=images)
+
+
