@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -53,8 +53,8 @@ def compile(
     if built.schedule is not None:
         raise error(
             "handwritten-schedule",
-            f"'{path}' is a hand-written schedule: its ops are opaque, so it can be checked, not run",
-            hint="use 'graphc check'",
+            f"'{path}' is a hand-written schedule: its ops are opaque and cannot run",
+            hint="prove it with 'graphc check'",
         )
     assert built.program is not None
     target = arch or arch_at_hand()
@@ -83,9 +83,7 @@ def check(
         return [(built.schedule, verify(built.schedule))]
     assert built.program is not None
     results = (
-        schedule_program(
-            built.program, known, catalog, built.settings, auto=auto, observe=observe
-        )
+        schedule_program(built.program, known, catalog, built.settings, auto=auto, observe=observe)
         for auto in candidates(built.program, known)
     )
     return [(found, proof) for _, found, proof in results]
@@ -187,8 +185,7 @@ class Images:
         for op in program:
             if isinstance(op.work, Kernel) and op.step not in found:
                 dtypes = {
-                    each.argument: program.buffers[each.region.buffer].dtype
-                    for each in op.accesses
+                    each.argument: program.buffers[each.region.buffer].dtype for each in op.accesses
                 }
                 found[op.step] = self.key(op.work, dtypes)
         return found
@@ -226,11 +223,7 @@ def with_cubins(plan: Plan) -> Plan:
     from graphc.kernels.compile import compile_image
 
     images = {
-        key: replace(
-            image, cubins={plan.arch: b64encode(compile_image(image, plan.arch)).decode()}
-        )
+        key: replace(image, cubins={plan.arch: b64encode(compile_image(image, plan.arch)).decode()})
         for key, image in plan.images.items()
     }
     return replace(plan, images=images)
-
-

@@ -28,7 +28,9 @@ def named_arrays(
     for name, value in given.items():
         if name in buffers:
             if buffers[name].role is Role.SCRATCH:
-                raise UsageError(f"'{name}' is scratch: it has no role, so nothing can be bound to it")
+                raise UsageError(
+                    f"'{name}' is scratch: it has no role, so nothing can be bound to it"
+                )
             yield name, value
             continue
         each = [key for key in buffers if key.rsplit("/", 1)[-1] == name and "/" in key]

@@ -33,9 +33,7 @@ from graphc.regions import Region
 from graphc.routes import RouteSpec, StagingSpec, StepSpec, Traveller
 
 
-def lower_routes(
-    program: Program, routes: Mapping[str, RouteSpec], catalog: Catalog
-) -> Program:
+def lower_routes(program: Program, routes: Mapping[str, RouteSpec], catalog: Catalog) -> Program:
     """Replace every transfer by its route's steps and add their staging buffers."""
     buffers = dict(program.buffers)
     ops: list[Op] = []
@@ -135,9 +133,7 @@ def trips(op: Op, work: Transfer, program: Program, route: RouteSpec) -> Iterato
         suffix = f".{index}" if pairs > 1 else ""
         source = program.buffers[op[f"source.{index}"].region.buffer]
         target = program.buffers[op[f"target.{index}"].region.buffer]
-        bare = Trip(
-            op, work, route, suffix, devices, source, target, work.wire or source.dtype, {}
-        )
+        bare = Trip(op, work, route, suffix, devices, source, target, work.wire or source.dtype, {})
         yield replace(bare, staging=dict(staging_of(bare)))
 
 
@@ -172,5 +168,3 @@ def lane_of(step: str) -> str:
     'activations'
     """
     return step.rsplit("/", 1)[-1]
-
-
