@@ -208,7 +208,7 @@ def predecessors_by_edges(schedule: Schedule) -> dict[str, set[str]]:
 
 
 def predecessors_by_streams(schedule: Schedule) -> dict[str, set[str]]:
-    """What each op waits for directly: its stream's earlier op, and the ops recorded and waited for."""
+    """What each op waits for directly: its stream's earlier op, and what its waits recorded."""
     reached: dict[str, Sequence[str]] = {}  # stream -> ops that its next op comes after
     events: dict[str, Sequence[str]] = {}
     before: dict[str, set[str]] = {}

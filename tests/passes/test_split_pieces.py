@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import pytest
@@ -69,7 +70,7 @@ def test_pieces_tile_their_op(rows: int, pieces: tuple[Fraction, ...], per_count
     written = [op["target"].region for op in split]
     assert written[0].start == 0
     assert written[-1].stop == whole
-    assert all(a.stop == b.start for a, b in zip(written, written[1:], strict=False))
+    assert all(a.stop == b.start for a, b in itertools.pairwise(written))
     assert all(region.start % 12 == 0 for region in written)
 
 
