@@ -1,0 +1,408 @@
+"""Program -> Graph: order every pair of operations that touch the same bytes.
+
+One mechanism serves all accesses. Every buffer has an interval map, and each of its cells keeps
+the top two *layers* of accesses. Accesses commute, and so share a layer, exactly if they have the
+same key: all reads; the ``scatter`` pieces of one step; ``accumulate`` on an exact type. Every
+other write has a key of its own. A new access with the key of the top layer joins it and waits
+for all of the layer below; any other starts a new layer and waits for all of the top one.
+
+Only the nearest dependency is recorded; what follows from it by transitivity is not. Where several
+operations wait for the same set, the order goes through a join, so that the number of edges stays
+linear. An ``after`` may point at a later step: the program is then put in the order of the edges.
+
+Overlays: accesses of two buffers over the same memory conflict by their exact bytes if both are
+fixed. If the count governs either, its bytes move with the count, so that the two conflict as
+whole buffers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from itertools import combinations
+
+import networkx as nx
+
+from graphc.dtypes import dtype
+from graphc.ir import Access, Buffer, Graph, Hazard, Join, Mode, Op, Placement, Program
+from graphc.text.diagnostics import Diagnostic, SpecError, error
+
+READS, WRITES = 1, 2  # what a layer does to its bytes
+RAW, WAR, WAW, AFTER = 1, 2, 4, 8
+HAZARDS = tuple(
+    tuple(hazard for bit, hazard in enumerate(Hazard) if mask >> bit & 1) for mask in range(16)
+)
+# What orders a layer that does `before` in front of an access that does `after`.
+HAZARD_OF = tuple(
+    tuple(
+        RAW * bool(before & WRITES and after & READS)
+        | WAR * bool(before & READS and after & WRITES)
+        | WAW * bool(before & WRITES and after & WRITES)
+        for after in range(4)
+    )
+    for before in range(4)
+)
+SEVERAL = 3  # fewer predecessors than this never need a join
+
+Found = dict[int, int]  # the ops that an access waits for -> hazards
+Key = tuple[str, object]
+
+
+def infer_dependencies(program: Program) -> Graph:
+    """Add the edge a -> b when b must wait for a, labelled with the hazards.
+
+    >>> from graphc.ir import Copy
+    >>> from graphc.regions import Region
+    >>> x, y = Region("x", 0, 8), Region("y", 0, 8)
+    >>> def copy(name, source, target):
+    ...     accesses = Access("source", source, Mode.READ), Access("target", target, Mode.WRITE)
+    ...     return Op(name, name, "g0", Copy(), accesses)
+    >>> buffers = {name: Buffer(name, "g0", "u8", (8,)) for name in "xy"}
+    >>> program = Program("p", ("g0",), buffers, (copy("a", x, y), copy("b", y, x)))
+    >>> list(infer_dependencies(program).edges.edges(data="hazards"))
+    [('a', 'b', (<Hazard.RAW: 'read-after-write'>, <Hazard.WAR: 'write-after-read'>))]
+    """
+    orders = Orders([{} for _ in program.ops])
+    collect_hazards(program, orders)
+    collect_after(program, orders)
+    joins = orders.settle()
+    return in_order(program, orders, joins)
+
+
+# The orders found
+
+
+@dataclass(slots=True)
+class Fan:
+    """Ops that wait for one and the same set, and the name of what makes them wait."""
+
+    label: str
+    users: list[tuple[int, Found]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """A join that takes the place of all edges from ``before`` to ``users``."""
+
+    label: str
+    before: tuple[int, ...]
+    users: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Orders:
+    """For each op (by its place in the program) the ops before it, and the sets not yet settled."""
+
+    before: list[Found]
+    fans: dict[frozenset[int], Fan] = field(default_factory=dict)
+
+    def add(self, op: int, found: Found, label: str) -> None:
+        if len(found) >= SEVERAL:
+            fan = self.fans.setdefault(frozenset(found), Fan(label))
+            fan.users.append((op, dict(found)))
+        else:
+            self.merge(op, found)
+
+    def merge(self, op: int, found: Found) -> None:
+        before = self.before[op]
+        for other, hazards in found.items():
+            before[other] = before.get(other, 0) | hazards
+
+    def settle(self) -> list[Through]:
+        """Choose a join where it saves edges, plain edges elsewhere."""
+        joins = []
+        for members, fan in self.fans.items():
+            users = dict.fromkeys(op for op, _ in fan.users)
+            if len(users) * len(members) > len(users) + len(members):
+                joins.append(Through(fan.label, tuple(sorted(members)), tuple(sorted(users))))
+            else:
+                for op, found in fan.users:
+                    self.merge(op, found)
+        return joins
+
+
+# Hazards
+
+
+def collect_hazards(program: Program, orders: Orders) -> None:
+    places = lay_out(program.buffers)
+    exact = {name for name, each in program.buffers.items() if not dtype(each.dtype).is_float}
+    conflicts: dict[tuple[str, str, str], Diagnostic] = {}
+    ops = program.ops
+    found: Found = {}
+    for index, op in enumerate(ops):
+        # Reads first: an op that reads and writes one region waits for others, not for itself.
+        for is_write in (False, True):
+            for access in op.accesses:
+                region = access.region
+                if (access.mode is not Mode.READ) is not is_write or region.start == region.stop:
+                    continue
+                key, kinds = meaning(op, index, access, region.buffer in exact)
+                places[region.buffer].note(region.start, region.stop, key, kinds, index, found)
+                found.pop(index, None)
+                if not found:
+                    continue
+                for other in found:
+                    if ops[other].step == op.step:
+                        refuse(op, ops[other], access, conflicts)
+                orders.add(index, found, region.buffer)
+                found.clear()
+    if conflicts:
+        raise SpecError(conflicts.values())
+
+
+READ_KEY: Key = ("read", 0)
+
+
+def meaning(op: Op, index: int, access: Access, is_exact: bool) -> tuple[Key, int]:
+    """The key under which an access commutes with others, and what it does to its bytes."""
+    match access.mode:
+        case Mode.READ:
+            return READ_KEY, READS
+        case Mode.SCATTER:
+            return ("scatter", op.step), WRITES
+        case Mode.ACCUMULATE if is_exact:
+            return ("accumulate", access.region.buffer), READS | WRITES
+        case Mode.UPDATE | Mode.ACCUMULATE:
+            return ("write", index), READS | WRITES
+        case Mode.WRITE | Mode.WRITE_SOME:
+            return ("write", index), WRITES
+
+
+def refuse(
+    op: Op, other: Op, access: Access, conflicts: dict[tuple[str, str, str], Diagnostic]
+) -> None:
+    """Two pieces of one step touch the same bytes: its result would hang on their order."""
+    key = op.step, access.region.buffer, access.argument
+    if key not in conflicts:
+        conflicts[key] = Diagnostic(
+            "pieces-conflict",
+            f"the pieces of '{op.step}' conflict: argument '{access.argument}' of '{op.name}' "
+            f"({access.mode} {access.region}) meets bytes of '{other.name}'",
+            op.span if op.span.line else access.span,
+            hint="cut it less, give the argument rows that follow the cut, "
+            "or declare 'scatter' if the pieces write disjoint rows",
+        )
+
+
+# Interval maps
+
+
+@dataclass(slots=True)
+class Layer:
+    """Accesses that commute, and those below them."""
+
+    key: Key | None
+    kinds: int
+    members: list[int]
+    below: list[int]
+    below_kinds: int
+
+    def copy(self) -> Layer:
+        return Layer(self.key, self.kinds, list(self.members), self.below, self.below_kinds)
+
+
+class Cells:
+    """An interval map from bytes to the top layers of their accesses."""
+
+    __slots__ = ("layers", "starts")
+
+    def __init__(self) -> None:
+        self.starts = [0]
+        self.layers = [Layer(None, 0, [], [], 0)]
+
+    def cut(self, at: int) -> int:
+        """The index of the cell that starts there, made if need be."""
+        index = bisect_right(self.starts, at) - 1
+        if self.starts[index] == at:
+            return index
+        self.starts.insert(index + 1, at)
+        self.layers.insert(index + 1, self.layers[index].copy())
+        return index + 1
+
+    def note(self, start: int, stop: int, key: Key, kinds: int, op: int, found: Found) -> None:
+        first, last = self.cut(start), self.cut(stop)
+        is_alone = key[0] == "write"
+        for index in range(first, last):
+            top = self.layers[index]
+            if top.key == key:
+                merge_layer(found, top.below, HAZARD_OF[top.below_kinds][kinds])
+                if top.members[-1] != op:
+                    top.members.append(op)
+                continue
+            merge_layer(found, top.members, HAZARD_OF[top.kinds][kinds])
+            if not is_alone:
+                self.layers[index] = Layer(key, kinds, [op], top.members, top.kinds)
+        if is_alone:
+            # Nothing ever joins a write, so what is below it no longer matters: one cell is enough.
+            self.starts[first:last] = [start]
+            self.layers[first:last] = [Layer(key, kinds, [op], [], 0)]
+
+
+def merge_layer(found: Found, members: Iterable[int], hazards: int) -> None:
+    for member in members:
+        found[member] = found.get(member, 0) | hazards
+
+
+class Crossing:
+    """Two buffers over the same memory that conflict as wholes: who touched them, side by side."""
+
+    __slots__ = ("last_write", "moment", "noted")
+
+    def __init__(self) -> None:
+        self.noted: tuple[list[tuple[int, int, int]], ...] = ([], [])  # (moment, op, kinds)
+        self.last_write = [-1, -1]
+        self.moment = 0
+
+    def note(self, side: int, kinds: int, op: int, found: Found) -> None:
+        for _, other, before in self.noted[1 - side]:
+            hazards = HAZARD_OF[before][kinds]
+            if hazards:
+                found[other] = found.get(other, 0) | hazards
+        own = self.noted[side]
+        if kinds & WRITES:
+            # What came before the other side's last write is ordered before this write, through it.
+            own[:] = [each for each in own if each[0] > self.last_write[1 - side]]
+            self.last_write[side] = self.moment
+        own.append((self.moment, op, kinds))
+        self.moment += 1
+
+
+@dataclass(slots=True)
+class Place:
+    """Where accesses of a buffer are noted: an interval map, and crossings with other buffers."""
+
+    cells: Cells
+    offset: int = 0
+    crossings: list[tuple[Crossing, int]] = field(default_factory=list)
+
+    def note(self, start: int, stop: int, key: Key, kinds: int, op: int, found: Found) -> None:
+        self.cells.note(start + self.offset, stop + self.offset, key, kinds, op, found)
+        for crossing, side in self.crossings:
+            crossing.note(side, kinds, op, found)
+
+
+def lay_out(buffers: Mapping[str, Buffer]) -> dict[str, Place]:
+    """A place for each buffer: fixed overlays share the interval map of their base."""
+    places: dict[str, Place] = {}
+    groups: dict[str, list[tuple[int, Buffer]]] = {}
+    shared: dict[str, Cells] = {}
+    for name, buffer in buffers.items():
+        base, offset = resolve(buffers, buffer)
+        groups.setdefault(base, []).append((offset, buffer))
+        cells = Cells() if buffer.per_count else shared.setdefault(base, Cells())
+        places[name] = Place(cells, 0 if buffer.per_count else offset)
+    for group in groups.values():
+        for (one_start, one), (two_start, two) in combinations(group, 2):
+            meet = one_start < two_start + two.nbytes and two_start < one_start + one.nbytes
+            if meet and (one.per_count or two.per_count):
+                crossing = Crossing()
+                places[one.name].crossings.append((crossing, 0))
+                places[two.name].crossings.append((crossing, 1))
+    return places
+
+
+def resolve(buffers: Mapping[str, Buffer], buffer: Buffer) -> tuple[str, int]:
+    """The buffer whose bytes these are in the end, and from which byte on."""
+    offset = 0
+    while buffer.overlay is not None:
+        offset += buffer.overlay[1]
+        buffer = buffers[buffer.overlay[0]]
+    return buffer.name, offset
+
+
+# `after`
+
+
+def collect_after(program: Program, orders: Orders) -> None:
+    asking = [index for index, op in enumerate(program.ops) if op.placement.after]
+    if not asking:
+        return
+    by_prefix: dict[str, list[int]] = {}
+    for index, op in enumerate(program.ops):
+        parts = op.step.split("/")
+        for depth in range(1, len(parts) + 1):
+            by_prefix.setdefault("/".join(parts[:depth]), []).append(index)
+    for index in asking:
+        op = program.ops[index]
+        for name in op.placement.after:
+            members = by_prefix.get(name, ())
+            found = {each: AFTER for each in members if program.ops[each].step != op.step}
+            orders.add(index, found, name)
+
+
+# Program order, joins included
+
+
+def in_order(program: Program, orders: Orders, joins: list[Through]) -> Graph:
+    """The graph, with the joins in the program, each right before its first user."""
+    names: dict[str, int] = {}
+    ops = list(program.ops)
+    before = orders.before
+    ahead: dict[int, list[int]] = {}  # first user -> its joins
+    for join in joins:
+        node = len(ops)
+        ops.append(join_op(ops[join.users[0]], join.label, names))
+        before.append(dict.fromkeys(join.before, AFTER))
+        ahead.setdefault(join.users[0], []).append(node)
+        for user in join.users:
+            before[user][node] = AFTER
+    order = [node for index in range(len(program.ops)) for node in (*ahead.get(index, ()), index)]
+    if program_asks_ahead(before, order):
+        order = sorted_by_edges(ops, before, order)
+    edges: nx.DiGraph[str] = nx.DiGraph()
+    edges.add_nodes_from(ops[node].name for node in order)
+    edges.add_edges_from(
+        (ops[other].name, ops[node].name, {"hazards": HAZARDS[before[node][other]]})
+        for node in order
+        for other in sorted(before[node])
+    )
+    return Graph(replace(program, ops=tuple(ops[node] for node in order)), edges)
+
+
+def join_op(user: Op, label: str, names: dict[str, int]) -> Op:
+    """A join before its first user, named after it and laid where it lies."""
+    name = f"join/{user.step}/{label}"
+    names[name] = names.get(name, 0) + 1
+    if names[name] > 1:
+        name = f"{name}/{names[name]}"
+    placement = Placement(
+        stream=user.placement.stream, priority=user.placement.priority, lane=user.placement.lane
+    )
+    return Op(name, name, user.device, Join(), (), placement=placement, span=user.span)
+
+
+def program_asks_ahead(before: list[Found], order: list[int]) -> bool:
+    position = {node: place for place, node in enumerate(order)}
+    return any(position[other] > position[node] for node in order for other in before[node])
+
+
+def sorted_by_edges(ops: list[Op], before: list[Found], order: list[int]) -> list[int]:
+    """The order of the edges that is nearest to program order; a ``SpecError`` if there is none."""
+    position = {node: place for place, node in enumerate(order)}
+    missing = {node: len(before[node]) for node in order}
+    followers: dict[int, list[int]] = {}
+    for node in order:
+        for other in before[node]:
+            followers.setdefault(other, []).append(node)
+    ready = [position[node] for node in order if not missing[node]]
+    result = []
+    while ready:
+        node = order[heappop(ready)]
+        result.append(node)
+        for follower in followers.get(node, ()):
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(ready, position[follower])
+    if len(result) < len(order):
+        stuck = [ops[node] for node in order if missing[node]]
+        op = next((each for each in stuck if each.placement.after), stuck[0])
+        raise error(
+            "after-cycle",
+            f"'{op.step}' cannot come after '{', '.join(op.placement.after)}', "
+            "which needs what it does",
+            op.span,
+        )
+    return result
