@@ -2,7 +2,8 @@
 
 Jinja parses; what it parsed is turned into closures over a closed set of node types, so that
 nothing is ever handed to ``eval`` and nothing but names in scope can be reached. Numbers stay below
-2**62 and text stays short, whatever is written.
+2**62 and text stays short, whatever is written. A scope maps names to values; ``compute.count`` may
+be a name of its own in it.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def evaluate(text: str, scope: Scope, span: Span = NOWHERE) -> Any:
     """
     expression = parsed(text, span)
     for name in expression.names:
-        if name not in scope:
+        if name not in scope and name.partition(".")[0] not in scope:
             raise unknown_name(name, text, scope, span)
     try:
         return bounded(expression.call(scope))
@@ -175,7 +176,7 @@ def unknown_name(name: str, text: str, scope: Scope, span: Span) -> SpecError:
     return error(
         "unknown-name",
         f"unknown name '{name}' in '{shown(text)}'",
-        inside(span, text, name),
+        inside(span, text, name.partition(".")[0]),
         hint=hint or known_names(known),
     )
 
@@ -237,13 +238,15 @@ def parse(text: str) -> Expression:
         raise Fault(str(problem.message), hint=syntax_hint(text)) from None
     except RecursionError:
         raise Fault("it is nested too deeply") from None
-    names = dict.fromkeys(each.name for each in names_in(node) if each.name not in CONSTANTS)
+    names = dict.fromkeys(each for each in names_in(node) if each not in CONSTANTS)
     return Expression(text, tuple(names), call)
 
 
-def names_in(node: nodes.Node) -> Iterable[nodes.Name]:
+def names_in(node: nodes.Node) -> Iterable[str]:
     if isinstance(node, nodes.Name):
-        yield node
+        yield node.name
+    elif isinstance(node, nodes.Getattr) and isinstance(node.node, nodes.Name):
+        yield f"{node.node.name}.{node.attr}"
     elif isinstance(node, nodes.Call):
         for argument in node.args:
             yield from names_in(argument)
@@ -280,7 +283,10 @@ def build(node: nodes.Node) -> Evaluator:
         items = [build(each) for each in node.items]
         return lambda scope: [each(scope) for each in items]
     if isinstance(node, nodes.Getattr):
-        return attribute(build(node.node), node.attr)
+        owner = build(node.node)
+        if isinstance(node.node, nodes.Name):
+            return dotted(node.node.name, node.attr, attribute(owner, node.attr))
+        return attribute(owner, node.attr)
     if isinstance(node, nodes.Call):
         return call(node)
     raise Fault(f"{FORBIDDEN.get(type(node).__name__, 'this')} cannot be used in expressions")
@@ -363,14 +369,17 @@ def attribute(owner: Evaluator, name: str) -> Evaluator:
         if not isinstance(value, Record):
             raise Fault(f"{kind(value)} has no '.{name}'")
         if name not in value.fields:
-            raise Fault(f"there is no '.{name}' here", hint=f"there is {dotted(value)}")
+            known = ", ".join(f".{each}" for each in value.fields)
+            raise Fault(f"there is no '.{name}' here", hint=f"there is {known}")
         return value.fields[name]
 
     return run
 
 
-def dotted(record: Record) -> str:
-    return ", ".join(f".{each}" for each in record.fields)
+def dotted(owner: str, name: str, otherwise: Evaluator) -> Evaluator:
+    """``compute.count``: a name of its own if the scope has it, else a field of ``compute``."""
+    whole = f"{owner}.{name}"
+    return lambda scope: scope[whole] if whole in scope else otherwise(scope)
 
 
 def call(node: nodes.Call) -> Evaluator:

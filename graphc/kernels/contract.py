@@ -1,0 +1,676 @@
+"""What a kernel promises: the contract in its template's leading comment, and calls bound to it.
+
+``bind`` checks a call's buffers against the contract: dtypes, memories and shapes. Symbols are
+bound by plain entries of shapes first; entries that are expressions are then computed and compared.
+The proof rests on what a contract says of its accesses, so everything else is refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PrivateAttr
+
+from graphc.dtypes import DTYPES
+from graphc.ir import ALL, MAPPED, Access, Axis, Buffer, Kernel, Mode, Rows, RowsKind
+from graphc.regions import Region
+from graphc.text.diagnostics import NOWHERE, Diagnostic, Note, Span, SpecError, error
+from graphc.text.explain import Number, Scalar, Written, fault, validate
+from graphc.text.expr import (
+    RESERVED,
+    Scaled,
+    check_expression,
+    evaluate_count,
+    evaluate_number,
+    factor_of,
+)
+from graphc.text.load import Document, Site, kind, load_comment
+from graphc.text.suggest import did_you_mean
+
+SUFFIX = ".cu.j2"
+INTEGERS = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1), "u32": (0, 2**32 - 1)}
+LAUNCH_NAMES = ("lo", "hi", "blocks", "arch", "device")
+
+
+def as_dtypes(value: object) -> object:
+    names = value if isinstance(value, list) else [value]
+    for name in names:
+        if name not in DTYPES:
+            hint = did_you_mean(str(name), DTYPES) or f"the dtypes are {', '.join(DTYPES)}"
+            raise fault(f"expected a dtype, found {kind(name)}", hint=hint)
+    if not names:
+        raise fault("expected at least one dtype")
+    return names
+
+
+def as_rows(value: object) -> object:
+    """``split`` alone is a split by one row for each row of the axis."""
+    if value in ("all", "split", "piece", "gather"):
+        return RowsSpec(kind=str(value))
+    if isinstance(value, dict) and list(value) == ["split"]:
+        return RowsSpec(kind="split", factor=value["split"])
+    hint = "blocks is for a call: {buffer: b, blocks: cut}" if "blocks" in str(value) else None
+    raise fault("expected all, split, (split: factor), piece or gather", hint=hint)
+
+
+def as_exact(value: object) -> object:
+    if value is True:
+        return {"row_independent": True}
+    if isinstance(value, dict):
+        return value
+    raise fault(f"expected true, or a mapping with a tolerance, found {kind(value)}")
+
+
+def as_dims(value: object) -> object:
+    if not isinstance(value, list):
+        raise fault(f"expected a list of extents, found {kind(value)}")
+    for each in value:
+        if isinstance(each, bool) or not isinstance(each, int | str):
+            raise fault(f"expected a symbol, a number or an expression, found {kind(each)}")
+    return value
+
+
+class RowsSpec(Written):
+    """Which rows of an argument a piece touches; ``factor`` of them for each row of the axis."""
+
+    kind: str
+    factor: Any = 1
+
+
+class ArgumentSpec(Written):
+    """One pointer argument."""
+
+    dtype: Annotated[list[str], BeforeValidator(as_dtypes)]
+    shape: Annotated[list[Any], BeforeValidator(as_dims)]
+    access: Literal["read", "write", "write_some", "update", "scatter", "accumulate"]
+    rows: Annotated[RowsSpec, BeforeValidator(as_rows)] = RowsSpec(kind="all")
+    memory: list[Literal["device", "mapped", "peer"]] = Field(
+        ["device", "mapped", "peer"], min_length=1
+    )
+    optional: bool = False
+
+
+class OptionSpec(Written):
+    """A value fixed when the kernel is rendered."""
+
+    default: Scalar
+    choices: list[Scalar] = Field(default=[])
+
+
+class LaunchSpec(Written):
+    """The launch shape, as expressions."""
+
+    grid: list[Number] = Field(min_length=1, max_length=3)
+    block: list[Number] = Field(min_length=1, max_length=3)
+    shared: Number = 0
+    cluster: list[Number] = Field(default=[], max_length=3)
+    cooperative: bool = False
+
+
+class EdgeSpec(Written):
+    """How the kernel itself can carry a signal or a wait."""
+
+    signal: Literal["last_block"] | None = None
+    wait: Literal["every_block"] | None = None
+
+
+class ToleranceSpec(Written):
+    rtol: Number
+    atol: Number = 0.0
+
+
+class ExactSpec(Written):
+    """How near to the reference, and whether a row's bits are the same in any piece."""
+
+    tolerance: ToleranceSpec | None = None
+    row_independent: bool = False
+
+
+class CostSpec(Written):
+    """Work of one launch, as expressions; ``estimate`` gives sizes known on the device only."""
+
+    flops: Number = 0
+    bytes: Number = 0
+    estimate: dict[str, Number] = Field(default={})
+
+
+class Contract(Written):
+    """The contract of one kernel template."""
+
+    graphc_kernel: Literal[1]
+    name: str
+    doc: str
+    axis: str | None = None
+    symbols: list[str] = Field(default=[])
+    args: dict[str, ArgumentSpec]
+    scalars: dict[str, Literal["i32", "i64", "u32", "f32", "f64"]] = Field(default={})
+    options: dict[str, OptionSpec] = Field(default={})
+    launch: LaunchSpec
+    edge: EdgeSpec = EdgeSpec()
+    min_capability: int = 70
+    exact: Annotated[ExactSpec, BeforeValidator(as_exact)]
+    cost: CostSpec = CostSpec()
+    reference: str | None = None
+
+    _document: Document | None = PrivateAttr(None)
+
+    @property
+    def path(self) -> Path:
+        """The template that holds it."""
+        return Path(self._document.file if self._document else self.name + SUFFIX)
+
+    @property
+    def site(self) -> Site | None:
+        """Where it stands, for messages."""
+        return self._document.root if self._document else None
+
+
+def load_contract(path: str | Path) -> Contract:
+    """Read the contract of a template; a ``SpecError`` of all that is wrong with it."""
+    document = load_comment(path)
+    contract = validate(Contract, document)
+    contract._document = document
+    faults = list(contradictions(contract, document.root))
+    if faults:
+        raise SpecError(faults)
+    return contract
+
+
+def contradictions(contract: Contract, site: Site) -> Iterator[Diagnostic]:
+    """What each field alone allows but the contract as a whole does not."""
+    expected = Path(site.document.file).name.removesuffix(SUFFIX)
+    if contract.name != expected:
+        yield bad(site["name"], f"the contract is named '{contract.name}', its file '{expected}'")
+    taken: dict[str, str] = {}
+    for what in ("symbols", "args", "scalars", "options"):
+        for index, name in enumerate(getattr(contract, what)):
+            at = site[what][index if what == "symbols" else name]
+            if not name.isidentifier() or name in RESERVED or name in LAUNCH_NAMES:
+                yield bad(at, f"'{name}' cannot be a name here", at_key=True)
+            elif name in taken and {what, taken[name]} & {"symbols", "options"}:
+                yield bad(at, f"'{name}' is in {taken[name]} and in {what}", at_key=True)
+            taken.setdefault(name, what)
+    yield from wrong_axis(contract, site)
+    yield from wrong_shapes(contract, site)
+    yield from wrong_options(contract, site)
+    yield from wrong_expressions(contract, site)
+    if contract.reference is not None and not is_function(contract.reference):
+        yield bad(site["reference"], f"expected module:function, found '{contract.reference}'")
+
+
+def is_function(name: str) -> bool:
+    module, colon, function = name.partition(":")
+    return (
+        bool(colon) and function.isidentifier() and all(p.isidentifier() for p in module.split("."))
+    )
+
+
+def bad(site: Site, message: str, *, at_key: bool = False, hint: str | None = None) -> Diagnostic:
+    return Diagnostic("bad-contract", message, site.key if at_key else site.span, hint=hint)
+
+
+def wrong_axis(contract: Contract, site: Site) -> Iterator[Diagnostic]:
+    if contract.axis is not None and contract.axis not in contract.symbols:
+        hint = did_you_mean(contract.axis, contract.symbols)
+        yield bad(site["axis"], f"the axis '{contract.axis}' is no symbol", hint=hint)
+    for name, each in contract.args.items():
+        if each.rows.kind in ("split", "piece") and contract.axis is None:
+            yield bad(
+                site["args"][name]["rows"], f"rows of '{name}' follow an axis, but none is given"
+            )
+
+
+def wrong_shapes(contract: Contract, site: Site) -> Iterator[Diagnostic]:
+    bound: set[str] = set()
+    for name, each in contract.args.items():
+        for index, dim in enumerate(each.shape):
+            at = site["args"][name]["shape"][index]
+            symbol = str(dim).removeprefix("*")
+            if str(dim).startswith("*") and index != len(each.shape) - 1:
+                yield bad(at, f"'{dim}' stands for all remaining extents: it must be the last")
+            if symbol in contract.symbols:
+                bound.add(symbol)
+            elif isinstance(dim, str):
+                yield from wrong_expression(dim, contract.symbols, at)
+    for index, symbol in enumerate(contract.symbols):
+        if symbol not in bound:
+            yield bad(site["symbols"][index], f"no shape has '{symbol}' alone, so nothing fixes it")
+
+
+def wrong_options(contract: Contract, site: Site) -> Iterator[Diagnostic]:
+    for name, option in contract.options.items():
+        if option.choices and option.default not in option.choices:
+            at = site["options"][name]["default"]
+            yield bad(at, f"the default {option.default} is none of {option.choices}")
+
+
+def wrong_expressions(contract: Contract, site: Site) -> Iterator[Diagnostic]:
+    launch, cost = contract.launch, contract.cost
+    names = [*contract.symbols, *contract.options, *LAUNCH_NAMES]
+    for what in ("grid", "block", "cluster"):
+        for index, each in enumerate(getattr(launch, what)):
+            yield from wrong_expression(each, names, site["launch"][what][index])
+    yield from wrong_expression(launch.shared, names, site["launch"]["shared"])
+    names += [*contract.args, *cost.estimate]
+    for what in ("flops", "bytes"):
+        yield from wrong_expression(getattr(cost, what), names, site["cost"][what])
+    for name, each in cost.estimate.items():
+        yield from wrong_expression(each, names, site["cost"]["estimate"][name])
+
+
+def wrong_expression(text: object, names: Iterable[str], site: Site) -> Iterator[Diagnostic]:
+    if not isinstance(text, str):
+        return
+    try:
+        used = check_expression(text, site.span).names
+    except SpecError as problem:
+        yield from problem.diagnostics
+        return
+    known = list(names)
+    for name in used:
+        if name.partition(".")[0] not in known:
+            yield bad(site, f"unknown name '{name}' in '{text}'", hint=did_you_mean(name, known))
+
+
+class Catalog:
+    """The kernels of some folders, searched in order; a contract is read when it is asked for."""
+
+    def __init__(self, folders: Iterable[str | Path]) -> None:
+        self.folders = tuple(Path(each) for each in folders)
+
+    def contract(self, name: str, span: Span = NOWHERE) -> Contract:
+        """The contract of that name; a ``SpecError`` at ``span`` if no folder has it."""
+        for folder in self.folders:
+            path = folder / f"{name}{SUFFIX}"
+            try:
+                state = path.stat()
+            except OSError:
+                continue
+            return kept_contract(str(path), state.st_mtime_ns, state.st_size)
+        hint = did_you_mean(name, self.names()) or f"the kernels are {', '.join(self.names())}"
+        raise error("unknown-kernel", f"there is no kernel '{name}'", span, hint=hint)
+
+    def names(self) -> tuple[str, ...]:
+        found = {
+            each.name.removesuffix(SUFFIX)
+            for folder in self.folders
+            for each in folder.glob(f"*{SUFFIX}")
+        }
+        return tuple(sorted(found))
+
+
+@lru_cache(maxsize=256)
+def kept_contract(path: str, mtime_ns: int, nbytes: int) -> Contract:
+    """Contracts read before, by the state of their files: a second compile reads none."""
+    return load_contract(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What a call gives for one pointer argument: None stands for null."""
+
+    buffer: Buffer | None
+    rows: Rows | None = None  # what the call says of a gathered argument
+    span: Span = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A call that keeps to its contract. Symbols that follow the count are ``Scaled``."""
+
+    kernel: Kernel
+    accesses: tuple[Access, ...]
+    axis: Axis
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The value of a symbol, and the argument that fixed it."""
+
+    value: int
+    argument: str
+    dim: int
+    span: Span
+
+
+@dataclass(slots=True)
+class Call:
+    """A call while it is being checked; mistakes are collected."""
+
+    contract: Contract
+    args: Mapping[str, Argument]
+    device: str | None
+    span: Span
+    spans: Mapping[str, Span]
+    mistakes: list[Diagnostic] = field(default_factory=list)
+    extents: dict[str, Extent] = field(default_factory=dict)
+
+    def mistake(
+        self, code: str, message: str, span: Span, *notes: Note, hint: str | None = None
+    ) -> None:
+        found = Diagnostic(code, message, span, notes, hint)
+        if found not in self.mistakes:
+            self.mistakes.append(found)
+
+    def argument(self, name: str) -> str:
+        return f"argument '{name}' of kernel '{self.contract.name}'"
+
+    def given(self) -> Iterator[tuple[str, ArgumentSpec, Argument, Buffer]]:
+        for name, spec in self.contract.args.items():
+            argument = self.args.get(name)
+            if argument is not None and argument.buffer is not None:
+                yield name, spec, argument, argument.buffer
+
+    @property
+    def symbols(self) -> dict[str, int]:
+        known = {name: each.value for name, each in self.extents.items()}
+        return {name: known.get(name, 0) for name in self.contract.symbols}
+
+
+def bind(
+    contract: Contract,
+    args: Mapping[str, Argument],
+    *,
+    options: Mapping[str, int | str | bool],
+    scalars: Mapping[str, int | float],
+    span: Span,
+    device: str | None = None,
+    spans: Mapping[str, Span] | None = None,
+) -> Bound:
+    """Check a call on ``device`` against the contract and say what it touches.
+
+    A ``SpecError`` names every mistake, each at its argument. ``spans`` are the places of options
+    and scalars by name.
+    """
+    call = Call(contract, args, device, span, spans or {})
+    check_names(call, options, scalars)
+    for name, spec, argument, buffer in call.given():
+        check_buffer(call, name, spec, argument, buffer)
+    unify(call)
+    check_aliases(call)
+    chosen = {**{name: each.default for name, each in contract.options.items()}, **options}
+    # What follows stands on the extents, so it waits until they are right.
+    if call.mistakes:
+        raise SpecError(call.mistakes)
+    axis = axis_of(call)
+    accesses = tuple(access_of(call, axis, *each) for each in call.given())
+    if call.mistakes:
+        raise SpecError(call.mistakes)
+    kernel = Kernel(contract.name, call.symbols, chosen, dict(scalars))
+    return Bound(kernel, accesses, axis)
+
+
+def check_names(
+    call: Call, options: Mapping[str, int | str | bool], scalars: Mapping[str, int | float]
+) -> None:
+    contract = call.contract
+    for name, argument in call.args.items():
+        if name not in contract.args:
+            known = (*contract.args, *contract.scalars)
+            hint = did_you_mean(name, known) or f"its arguments are {', '.join(known)}"
+            call.mistake(
+                "unknown-argument",
+                f"kernel '{contract.name}' has no argument '{name}'",
+                argument.span,
+                hint=hint,
+            )
+    for name, spec in contract.args.items():
+        given = call.args.get(name)
+        if (given is None or given.buffer is None) and not spec.optional:
+            call.mistake(
+                "missing-argument",
+                f"kernel '{contract.name}' needs the argument '{name}'",
+                given.span if given else call.span,
+                hint=None
+                if given
+                else did_you_mean(name, [e for e in call.args if e not in contract.args]),
+            )
+    for name, value in options.items():
+        check_option(call, name, value)
+    for name in (*scalars, *contract.scalars):
+        check_scalar(call, name, scalars)
+
+
+def check_option(call: Call, name: str, value: int | str | bool) -> None:
+    contract, span = call.contract, call.spans.get(name, call.span)
+    option = contract.options.get(name)
+    if option is None:
+        known = ", ".join(contract.options) or "none"
+        hint = did_you_mean(name, contract.options) or f"its options: {known}"
+        call.mistake(
+            "bad-option", f"kernel '{contract.name}' has no option '{name}'", span, hint=hint
+        )
+    elif option.choices and (
+        value not in option.choices or type(value) is bool is not type(option.default)
+    ):
+        choices = ", ".join(str(each) for each in option.choices)
+        call.mistake("bad-option", f"option '{name}' must be one of {choices}, not {value}", span)
+    elif type(value) is not type(option.default):
+        call.mistake(
+            "bad-option",
+            f"option '{name}' is {kind(option.default)} by default, not {kind(value)}",
+            span,
+        )
+
+
+def check_scalar(call: Call, name: str, scalars: Mapping[str, int | float]) -> None:
+    contract, span = call.contract, call.spans.get(name, call.span)
+    if name not in contract.scalars:
+        hint = did_you_mean(name, contract.scalars)
+        call.mistake(
+            "unknown-argument", f"kernel '{contract.name}' has no scalar '{name}'", span, hint=hint
+        )
+        return
+    wanted = contract.scalars[name]
+    if name not in scalars:
+        text = f"kernel '{contract.name}' needs the scalar '{name}' ({wanted})"
+        call.mistake("missing-argument", text, span)
+        return
+    value = scalars[name]
+    if wanted in INTEGERS:
+        lowest, highest = INTEGERS[wanted]
+        if isinstance(value, bool) or not isinstance(value, int):
+            text = f"scalar '{name}' is {wanted}: a whole number is needed, not {kind(value)}"
+        elif not lowest <= value <= highest:
+            text = f"scalar '{name}' is {wanted}: {value} does not fit"
+        else:
+            return
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        text = f"scalar '{name}' is {wanted}: a number is needed, not {kind(value)}"
+    else:
+        return
+    call.mistake("bad-scalar", text, span)
+
+
+def check_buffer(
+    call: Call, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
+) -> None:
+    declared = Note(f"'{buffer.name}' is declared here", buffer.span)
+    notes = (declared,) if buffer.span != NOWHERE else ()
+    if buffer.dtype not in spec.dtype:
+        wanted = " or ".join(spec.dtype)
+        text = f"{call.argument(name)} is {wanted}; '{buffer.name}' is {buffer.dtype}"
+        call.mistake("wrong-dtype", text, argument.span, *notes)
+    memory = memory_of(buffer, call.device)
+    if memory not in spec.memory:
+        where = {"mapped": "mapped host memory", "peer": f"on '{buffer.device}'"}.get(
+            memory, "on its device"
+        )
+        text = (
+            f"{call.argument(name)} must be in {' or '.join(spec.memory)} memory; "
+            f"'{buffer.name}' is {where}"
+        )
+        call.mistake("wrong-memory", text, argument.span, *notes)
+
+
+def memory_of(buffer: Buffer, device: str | None) -> str:
+    """As a kernel on ``device`` sees it: its own memory, mapped host memory, or a peer's."""
+    if buffer.device == MAPPED:
+        return "mapped"
+    return "device" if device in (None, buffer.device) else "peer"
+
+
+def unify(call: Call) -> None:
+    """Fix the symbols from plain entries, then compare the entries that are expressions."""
+    for name, spec, argument, buffer in call.given():
+        if not has_rank(spec, buffer):
+            shape = ", ".join(str(each) for each in spec.shape)
+            dims = list(buffer.shape)
+            call.mistake(
+                "wrong-shape",
+                f"{call.argument(name)} is [{shape}]; '{buffer.name}' is {dims}",
+                argument.span,
+            )
+            continue
+        for index, dim in enumerate(spec.shape):
+            symbol = str(dim).removeprefix("*")
+            if symbol in call.contract.symbols:
+                fix(call, symbol, Extent(extent(dim, index, buffer), name, index, argument.span))
+    for name, spec, argument, buffer in call.given():
+        if has_rank(spec, buffer):
+            for index, dim in enumerate(spec.shape):
+                if str(dim).removeprefix("*") not in call.contract.symbols:
+                    compare(
+                        call, dim, Extent(extent(dim, index, buffer), name, index, argument.span)
+                    )
+
+
+def has_rank(spec: ArgumentSpec, buffer: Buffer) -> bool:
+    if spec.shape and str(spec.shape[-1]).startswith("*"):
+        return len(buffer.shape) >= len(spec.shape) - 1
+    return len(buffer.shape) == len(spec.shape)
+
+
+def extent(dim: int | str, index: int, buffer: Buffer) -> int:
+    """One extent of a buffer; that of its rows remembers how they follow the count."""
+    if str(dim).startswith("*"):
+        rest = prod(buffer.shape[index:])
+        return (
+            Scaled(rest, buffer.per_count * prod(buffer.shape[1:]))
+            if index == 0 and buffer.per_count
+            else rest
+        )
+    if index == 0 and buffer.per_count:
+        return Scaled(buffer.shape[0], buffer.per_count)
+    return buffer.shape[index]
+
+
+def fix(call: Call, symbol: str, found: Extent) -> None:
+    first = call.extents.get(symbol)
+    if first is None:
+        call.extents[symbol] = found
+        return
+    if first.value != found.value:
+        mismatch(call, symbol, found, first, str(found.value), str(first.value))
+    elif first.dim == found.dim == 0 and factor_of(first.value) != factor_of(found.value):
+        mismatch(call, symbol, found, first, follows(found.value), follows(first.value))
+    elif factor_of(found.value) and not factor_of(first.value):
+        call.extents[symbol] = found
+
+
+def mismatch(
+    call: Call, symbol: str, found: Extent, first: Extent, value: str, expected: str
+) -> None:
+    where = f"dimension {found.dim} of '{buffer_name(call, found)}'"
+    call.mistake(
+        "wrong-shape",
+        f"'{symbol}' of kernel '{call.contract.name}' is {value} in argument "
+        f"'{found.argument}' ({where}), but {expected} in '{first.argument}'",
+        found.span,
+        Note(f"'{symbol}' is {expected} here, in '{buffer_name(call, first)}'", first.span),
+    )
+
+
+def buffer_name(call: Call, found: Extent) -> str:
+    buffer = call.args[found.argument].buffer
+    return buffer.name if buffer else "null"
+
+
+def follows(value: int) -> str:
+    factor = factor_of(value)
+    return (
+        f"{value} rows, {factor} for each unit of the count,"
+        if factor
+        else f"{value} rows at any count"
+    )
+
+
+def compare(call: Call, dim: int | str, found: Extent) -> None:
+    if isinstance(dim, int):
+        wanted = dim
+    else:
+        symbols = call.symbols
+        names = check_expression(dim).names
+        if any(each not in call.extents for each in names):
+            return  # one of its symbols has failed already, or stands in an absent argument
+        wanted = evaluate_count(dim, symbols, found.span)
+    what = f"'{dim}' of kernel '{call.contract.name}'"
+    notes = tuple(
+        Note(f"'{each}' is {call.extents[each].value} here", call.extents[each].span)
+        for each in (check_expression(dim).names if isinstance(dim, str) else ())
+    )
+    where = (
+        f"in argument '{found.argument}' (dimension {found.dim} of '{buffer_name(call, found)}')"
+    )
+    if wanted != found.value:
+        text = f"{what} is {wanted}, but {found.value} {where}"
+        call.mistake("wrong-shape", text, found.span, *notes)
+    elif found.dim == 0 and factor_of(wanted) != factor_of(found.value):
+        text = f"{what} is {follows(wanted)} but {follows(found.value)} {where}"
+        call.mistake("wrong-shape", text, found.span, *notes)
+
+
+def check_aliases(call: Call) -> None:
+    """One buffer for two arguments would hide an access of the kernel to itself."""
+    seen: dict[str, tuple[str, ArgumentSpec, Argument]] = {}
+    for name, spec, argument, buffer in call.given():
+        first = seen.setdefault(buffer.name, (name, spec, argument))
+        if first[0] != name and not spec.access == first[1].access == "read":
+            call.mistake(
+                "aliased-argument",
+                f"'{buffer.name}' is both '{name}' and '{first[0]}', and one of them is written",
+                argument.span,
+                Note("given here first", first[2].span),
+            )
+
+
+def axis_of(call: Call) -> Axis:
+    if call.contract.axis is None:
+        return Axis()
+    value = call.symbols[call.contract.axis]
+    return Axis(int(value), factor_of(value))
+
+
+def access_of(
+    call: Call, axis: Axis, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
+) -> Access:
+    rows = rows_of(call, axis, name, spec, argument, buffer)
+    region = Region(buffer.name, 0, buffer.nbytes)
+    return Access(name, region, Mode(spec.access), rows, argument.span)
+
+
+def rows_of(
+    call: Call, axis: Axis, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
+) -> Rows:
+    if argument.rows is not None:
+        if spec.rows.kind != "gather":
+            text = (
+                f"the rows of '{name}' are fixed by kernel '{call.contract.name}': {spec.rows.kind}"
+            )
+            call.mistake("bad-rows", text, argument.span, hint="blocks is for gathered arguments")
+        return argument.rows
+    if spec.rows.kind != "split":
+        return Rows(RowsKind(spec.rows.kind)) if spec.rows.kind != "all" else ALL
+    factor = int(evaluate_number(spec.rows.factor, call.symbols, argument.span))
+    if buffer.rows != factor * axis.extent or buffer.per_count != factor * axis.per_count:
+        text = (
+            f"'{buffer.name}' has {buffer.rows} rows, but kernel '{call.contract.name}' splits "
+            f"'{name}' with {factor} for each of {axis.extent} rows of '{call.contract.axis}'"
+        )
+        call.mistake("bad-rows", text, argument.span)
+    return Rows(RowsKind.SPLIT, factor)
