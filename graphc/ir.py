@@ -349,6 +349,17 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """A graph laid on streams: the order of issue agrees with the edges, so streams do, too."""
+
+    graph: Graph
+    streams: tuple[Stream, ...]
+    origin: str  # where a capture begins and ends
+    order: tuple[str, ...]  # op names in order of issue
+    stream_of: Mapping[str, str]  # op -> stream
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     stream: str
     op: str
