@@ -57,6 +57,15 @@ def dump(stage: Program | Graph | Schedule | Memory) -> str:
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
+def dump_any(stage: object) -> str:
+    """Whatever a pass gave: a stage, several of them, or a value that prints itself."""
+    if isinstance(stage, Program | Graph | Schedule | Memory):
+        return dump(stage)
+    if isinstance(stage, tuple):
+        return "\n".join(dump_any(each) for each in stage)
+    return f"{stage}\n"
+
+
 def dump_memory(schedule: Schedule) -> str:
     """The memory of a schedule, with the bytes of each buffer in its allocation."""
     return "\n".join(memory_lines(schedule.memory, schedule.program.buffers)) + "\n"

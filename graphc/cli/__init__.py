@@ -1,0 +1,13 @@
+"""The command line. Each command is a file; what they share is ``request`` and ``report``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code."""
+    from graphc.cli.guard import guarded
+
+    sys.exit(guarded(list(sys.argv[1:] if arguments is None else arguments)))

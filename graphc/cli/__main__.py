@@ -1,0 +1,5 @@
+"""``python -m graphc.cli``."""
+
+from graphc.cli import main
+
+main()

@@ -1,0 +1,297 @@
+"""The commands, their options and their help; what they do is in the file of each."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphc import __version__
+from graphc.cli.request import request
+
+app = typer.Typer(
+    name="graphc",
+    help="Compile a layer whose kernels and transfers span devices and streams to CUDA Graphs, "
+    "and prove that no two conflicting accesses are unordered.\n\n"
+    "\b\nStart here:\n"
+    "  graphc doctor                                   what this machine can do\n"
+    "  graphc check specs/moe_peer.yaml                is it free of races?\n"
+    "  graphc run specs/moe_peer.yaml --preset small   run it\n"
+    "  graphc show specs/moe_peer.yaml --preset small --svg layer.svg",
+    epilog="Exit codes: 0 ok, 1 the spec is wrong, 2 usage, 3 CUDA or the machine, 70 a bug of "
+    "graphc.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+class Stage(StrEnum):
+    PROGRAM = "program"
+    GRAPH = "graph"
+    SCHEDULE = "schedule"
+    MEMORY = "memory"
+    KERNELS = "kernels"
+    ALL = "all"
+
+
+class BackendName(StrEnum):
+    AUTO = "auto"
+    REFERENCE = "reference"
+    CUDA = "cuda"
+
+
+Spec = Annotated[Path, typer.Argument(metavar="FILE", help="A spec (YAML).")]
+SpecOrPlan = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A spec (YAML), or a plan that 'compile' wrote.")
+]
+Values = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Give a param of the spec a value, or a value of its schedule by path "
+        "(schedule.sums.pieces=4). Repeatable.",
+    ),
+]
+Preset = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Take one of the spec's presets first.")
+]
+ScheduleFile = Annotated[
+    Path | None,
+    typer.Option("--schedule", metavar="FILE", help="Replace the spec's schedule by this file's."),
+]
+Kernels = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FOLDER", help="Look here for kernel templates first. Repeatable."),
+]
+Routes = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FOLDER", help="Look here for route files first. Repeatable."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        print(f"graphc {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def check(
+    file: Spec,
+    values: Values = None,
+    preset: Preset = None,
+    schedule: ScheduleFile = None,
+    kernels: Kernels = None,
+    routes: Routes = None,
+    is_json: Json = False,
+) -> int:
+    """Prove that a spec's schedule has no race, or name the race.
+
+    Ends with 0 and one line that says what was compared, or with 1 and the two ops, the bytes
+    and the lines of the file. Hand-written schedules are checked as they are; a wait that orders
+    nothing is noted.
+
+    \b
+    Examples:
+      graphc check specs/moe_peer.yaml
+      graphc check specs/moe_peer.yaml --preset small --set pieces=16 --set route=host
+      graphc check specs/hand/peer_pieces.yaml --json
+    """
+    from graphc.cli.check import run_check
+
+    wanted = request(
+        file, values=values, preset=preset, schedule=schedule, kernels=kernels, routes=routes
+    )
+    return run_check(wanted, is_json=is_json)
+
+
+@app.command(name="compile")
+def compile_command(
+    file: Spec,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="PLAN", help="Where to write the plan.")
+    ] = None,
+    values: Values = None,
+    preset: Preset = None,
+    schedule: ScheduleFile = None,
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARCH",
+            help="Architecture to compile kernels for, such as sm_90a: that of the GPU here, "
+            "or sm_90a.",
+        ),
+    ] = None,
+    cubins: Annotated[
+        bool,
+        typer.Option(
+            "--cubins/--no-cubins",
+            help="Compile the kernels now, or leave it to the machine that runs the plan.",
+        ),
+    ] = True,
+    dump_after: Annotated[
+        str | None,
+        typer.Option(metavar="PASS", help="Print the stage that this pass made ('list': which)."),
+    ] = None,
+    kernels: Kernels = None,
+    routes: Routes = None,
+    is_json: Json = False,
+) -> int:
+    """Write the plan of a spec: schedules, proven, and kernels.
+
+    A plan is a readable file that 'run' and graphc.load take, here or on another machine.
+    An existing plan is replaced when the new one is complete, never before. Without -o the plan
+    is named after the spec and put into the working folder.
+
+    \b
+    Examples:
+      graphc compile specs/moe_peer.yaml -o moe.graphc
+      graphc compile specs/moe_peer.yaml --set route=p2p --set pieces=8 -o p2p.graphc
+      graphc compile specs/moe_peer.yaml --preset small --dump-after infer_dependencies
+    """
+    from graphc.cli.build import run_compile
+
+    wanted = request(
+        file, values=values, preset=preset, schedule=schedule, kernels=kernels, routes=routes
+    )
+    return run_compile(
+        wanted, output, arch=arch, cubins=cubins, dump_after=dump_after, is_json=is_json
+    )
+
+
+@app.command()
+def show(
+    file: SpecOrPlan,
+    stage: Annotated[
+        Stage | None, typer.Option(help="Print this stage as text (schedule if nothing is asked).")
+    ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the schedule: a lane a stream, waits as arrows."),
+    ] = None,
+    resources: Annotated[
+        bool, typer.Option("--resources", help="Print what it uses, beside the same in one piece.")
+    ] = False,
+    values: Values = None,
+    preset: Preset = None,
+    schedule: ScheduleFile = None,
+    kernels: Kernels = None,
+    routes: Routes = None,
+    is_json: Json = False,
+) -> int:
+    """Show any stage as text, or draw the schedule.
+
+    \b
+    Examples:
+      graphc show specs/moe_peer.yaml --preset small
+      graphc show specs/moe_peer.yaml --preset small --stage graph
+      graphc show moe.graphc --svg moe.svg --resources
+    """
+    from graphc.cli.show import run_show
+
+    wanted = request(
+        file, values=values, preset=preset, schedule=schedule, kernels=kernels, routes=routes
+    )
+    return run_show(
+        wanted, stage.value if stage else None, svg=svg, has_resources=resources, is_json=is_json
+    )
+
+
+@app.command()
+def run(
+    file: SpecOrPlan,
+    backend: Annotated[
+        BackendName, typer.Option(help="Where to run it; auto: on the GPUs if there are any.")
+    ] = BackendName.AUTO,
+    repeats: Annotated[int, typer.Option(min=1, metavar="N", help="Replays.")] = 1,
+    count: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Rows in use, at most the capacity; all if absent."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the random inputs.")] = 0,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Run another schedule, too, with this value (or several, with commas between), "
+            "and demand the same bits of every output. Repeatable: one more schedule each.",
+        ),
+    ] = None,
+    arrays: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="NAME=FILE", help="Take an input from a .npy file. Repeatable."
+        ),
+    ] = None,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Print the time of every step.")
+    ] = False,
+    svg: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw the schedule, as measured where that is possible."),
+    ] = None,
+    values: Values = None,
+    preset: Preset = None,
+    schedule: ScheduleFile = None,
+    kernels: Kernels = None,
+    routes: Routes = None,
+    is_json: Json = False,
+) -> int:
+    """Run it on random inputs; compare schedules bit for bit.
+
+    Inputs follow from --seed and the names of the buffers alone: floats that are distinct in every
+    element as far as their type can tell that many apart, weights scaled down by their width,
+    integers a permutation of 0, 1, 2, ...; rows that --count leaves unused are poison.
+
+    \b
+    Examples:
+      graphc run specs/moe_peer.yaml --preset small
+      graphc run specs/moe_peer.yaml --preset small --backend reference \\
+          --set route=p2p --set pieces=3 --compare pieces=1
+      graphc run moe.graphc --backend cuda --repeats 100 --timings --svg measured.svg
+    """
+    from graphc.cli.run import RunOptions, run_run
+
+    wanted = request(
+        file, values=values, preset=preset, schedule=schedule, kernels=kernels, routes=routes
+    )
+    options = RunOptions(
+        backend=backend.value,
+        repeats=repeats,
+        count=count,
+        seed=seed,
+        compare=tuple(compare or ()),
+        arrays=tuple(arrays or ()),
+        has_timings=timings,
+        svg=svg,
+        is_json=is_json,
+    )
+    return run_run(wanted, options)
+
+
+@app.command()
+def doctor(is_json: Json = False) -> int:
+    """Say what this machine can do, and what is missing.
+
+    GPUs, driver, NVRTC, peer access and the rates of the links, each tested.
+    Peer access is believed only after real bytes went both ways. Without a GPU it says what is
+    missing and what works all the same: to compile, prove, show, and run on the reference.
+
+    \b
+    Examples:
+      graphc doctor
+      graphc doctor --json
+    """
+    from graphc.cli.doctor import run_doctor
+
+    return run_doctor(is_json=is_json)

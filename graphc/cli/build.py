@@ -1,0 +1,161 @@
+"""``graphc compile``: a spec to a plan on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphc.cli.output import bytes_text, plural, print_json, progress
+from graphc.cli.request import Request
+from graphc.text.diagnostics import UsageError
+from graphc.text.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from graphc.plan import Plan, Variant
+
+PASSES = (
+    "choose_routes",
+    "lower_routes",
+    "split_pieces",
+    "infer_dependencies",
+    "plan_memory",
+    "assign_streams",
+    "insert_events",
+)
+
+
+def run_compile(
+    wanted: Request,
+    output: Path | None,
+    *,
+    arch: str | None,
+    cubins: bool,
+    dump_after: str | None,
+    is_json: bool,
+) -> int:
+    from graphc import api
+
+    if dump_after == "list":
+        print("\n".join(PASSES))
+        return 0
+    dumps = Dumps(dump_after)
+    target = output or Path(wanted.path.stem + ".graphc")
+    refuse_target(target, wanted.path)
+    with progress() as doing:
+
+        def observe(name: str, stage: object) -> None:
+            doing(f"compiling {wanted.path}: {name}")
+            dumps(name, stage)
+
+        plan = api.compile(
+            wanted.path, arch=arch, cubins=cubins, observe=observe, **wanted.options()
+        )
+    if dump_after is not None and output is None:
+        print_dumps(plan, dumps, is_json=is_json)
+        return 0
+    plan.save(target)
+    if is_json:
+        print_json({**plan_facts(plan), "file": str(target), "dumps": dumps.texts})
+        return 0
+    for text in dumps.texts:
+        print(text)
+    print(f"wrote {target} ({bytes_text(target.stat().st_size)})")
+    print(plan_text(plan))
+    return 0
+
+
+class Dumps:
+    """An observer that keeps the text of what one pass made, once for each variant."""
+
+    def __init__(self, wanted: str | None) -> None:
+        if wanted is not None and wanted not in PASSES:
+            hint = did_you_mean(wanted, PASSES) or f"there are {', '.join(PASSES)}"
+            raise UsageError(f"'{wanted}' is no pass: {hint}")
+        self.wanted = wanted
+        self.texts: list[str] = []
+
+    def __call__(self, name: str, stage: object) -> None:
+        if name == self.wanted:
+            from graphc.draw.dump import dump_any
+
+            self.texts.append(dump_any(stage))
+
+
+def refuse_target(target: Path, source: Path) -> None:
+    if target.is_dir():
+        raise UsageError(f"'{target}' is a folder: name the plan's file")
+    if target.exists() and target.samefile(source):
+        raise UsageError(f"'{target}' is the spec itself: name another file with -o")
+
+
+def print_dumps(plan: Plan, dumps: Dumps, *, is_json: bool) -> None:
+    if is_json:
+        print_json({**plan_facts(plan), "file": None, "dumps": dumps.texts})
+        return
+    for variant, text in zip(plan.variants, dumps.texts, strict=True):
+        if len(plan.variants) > 1:
+            print(f"=== {variant_title(variant)}")
+        print(text)
+
+
+def plan_text(plan: Plan) -> str:
+    params = ", ".join(f"{name} {value}" for name, value in plan.params.items())
+    lines = [f"{plan.name}: {params}" if params else plan.name]
+    lines += [f"  {variant_title(each)}: {variant_text(each)}" for each in plan.variants]
+    built = sum(bool(image.cubins) for image in plan.images.values())
+    how = f"{built} compiled for {plan.arch}" if built else f"rendered for {plan.arch}"
+    lines.append(f"  {plural(len(plan.images), 'kernel')}, {how}")
+    return "\n".join(lines)
+
+
+def variant_title(variant: Variant) -> str:
+    """The routes in few words.
+
+    >>> from types import SimpleNamespace as Fake
+    >>> variant_title(Fake(routes={"activations": "p2p", "results": "p2p"}))
+    'route p2p'
+    """
+    by_route: dict[str, list[str]] = {}
+    for transfer, route in variant.routes.items():
+        by_route.setdefault(route, []).append(transfer)
+    if not by_route:
+        return "no transfers"
+    if len(by_route) == 1:
+        return f"route {next(iter(by_route))}"
+    most = max(by_route, key=lambda route: len(by_route[route]))
+    others = (f"{', '.join(names)} {route}" for route, names in by_route.items() if route != most)
+    return f"route {most} ({'; '.join(others)})"
+
+
+def variant_text(variant: Variant) -> str:
+    from graphc.draw.resources import resources
+
+    used = resources(variant.schedule)
+    nbytes = ", ".join(f"{bytes_text(count)} on {where}" for where, count in used.nbytes.items())
+    proof = variant.proof
+    return (
+        f"{plural(used.ops, 'op')}, {plural(used.streams, 'stream')}, "
+        f"{plural(used.waits, 'wait')}; {nbytes}; {plural(proof.pairs, 'pair')} proven"
+    )
+
+
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from graphc.draw.resources import resources
+
+    return {
+        "name": plan.name,
+        "params": dict(plan.params),
+        "arch": plan.arch,
+        "kernels": list(plan.images),
+        "variants": [
+            {
+                "routes": dict(each.routes),
+                "requires": [f"{r.need}: {r.source} to {r.target}" for r in each.requires],
+                "resources": asdict(resources(each.schedule)),
+                "pairs": each.proof.pairs,
+            }
+            for each in plan.variants
+        ],
+    }

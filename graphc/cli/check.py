@@ -1,0 +1,70 @@
+"""``graphc check``: the proof in a line, or the race."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphc.cli.output import bytes_text, note, plural, print_json, progress
+from graphc.cli.request import Request
+from graphc.text.diagnostics import NOWHERE, Span, quote
+
+if TYPE_CHECKING:
+    from graphc.ir import Schedule
+    from graphc.plan import Proof
+
+
+def run_check(wanted: Request, *, is_json: bool) -> int:
+    from graphc import api
+
+    with progress() as doing:
+        doing(f"checking {wanted.path}")
+        found = api.check(wanted.path, **wanted.options())
+    redundant = tuple(dict.fromkeys(span for _, proof in found for span in proof.redundant))
+    if is_json:
+        print_json(
+            {
+                "ok": True,
+                "name": found[0][0].program.name,
+                "is_handwritten": found[0][0].is_handwritten,
+                "schedules": [facts(schedule, proof) for schedule, proof in found],
+                "redundant_waits": [place(span) for span in redundant],
+            }
+        )
+        return 0
+    print(summary(found))
+    for span in redundant:
+        note("\n".join([f"{span}: note: this wait orders nothing that is not ordered already"]))
+        note("\n".join(quote(span, None)))
+    return 0
+
+
+def summary(found: list[tuple[Schedule, Proof]]) -> str:
+    """One line, whatever the number of schedules."""
+    each = [facts(schedule, proof) for schedule, proof in found]
+    total = {key: sum(fact[key] for fact in each) for key in ("ops", "streams", "waits")}
+    pairs = sum(fact["pairs"] for fact in each)
+    nbytes = sum(fact["bytes"] for fact in each)
+    several = f" in {len(found)} schedules (one for each route of 'auto')" if len(found) > 1 else ""
+    return (
+        f"{found[0][0].program.name}: no race{several}: {plural(total['ops'], 'op')} on "
+        f"{plural(total['streams'], 'stream')} with {plural(total['waits'], 'wait')}, "
+        f"{plural(pairs, 'pair')} of conflicting accesses compared over {bytes_text(nbytes)}"
+    )
+
+
+def facts(schedule: Schedule, proof: Proof) -> dict[str, Any]:
+    from graphc.ir import Wait
+
+    return {
+        "ops": proof.ops,
+        "streams": len(schedule.streams),
+        "waits": sum(isinstance(each, Wait) for each in schedule.instructions),
+        "pairs": proof.pairs,
+        "bytes": proof.nbytes,
+    }
+
+
+def place(span: Span) -> dict[str, Any] | None:
+    if span == NOWHERE:
+        return None
+    return {"file": span.file, "line": span.line, "column": span.column}

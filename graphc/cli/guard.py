@@ -1,0 +1,148 @@
+"""From whatever a command raises to one message and an exit code.
+
+0 ok, 1 the spec is wrong (or bits differ), 2 usage, 3 CUDA or the machine, 70 a bug of ours, 130
+interrupted. Messages go to stderr; with ``--json`` the error is also one object on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from graphc.cli.app import app
+from graphc.text.diagnostics import (
+    NOWHERE,
+    CompilerBug,
+    CudaError,
+    Diagnostic,
+    GraphcError,
+    Note,
+    SpecError,
+    UsageError,
+)
+
+OK, USAGE, BUG, INTERRUPTED = 0, 2, 70, 130
+
+# typer carries its own click in new releases and uses the installed one in old ones; either way
+# this is the root of all its complaints about a command line.
+CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def guarded(arguments: Sequence[str]) -> int:
+    """Run the command; whatever happens, end with a code and at most one message."""
+    is_json = "--json" in arguments
+    try:
+        code = app(list(arguments), prog_name="graphc", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else OK
+    except BrokenPipeError:
+        # The reader has gone; python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except (KeyboardInterrupt, typer.Abort):
+        return report("interrupted", "interrupted", INTERRUPTED, is_json=is_json)
+    except CommandLineError as problem:
+        return report("usage", usage_text(problem), USAGE, is_json=is_json)
+    except CompilerBug as problem:
+        return report("compiler-bug", f"{problem}{written(problem)}", BUG, is_json=is_json)
+    except GraphcError as problem:
+        return report_known(problem, is_json=is_json)
+    except Exception as problem:
+        what = f"error[bug]: {type(problem).__name__}: {problem}"
+        advice = "\n  this is a fault in graphc, not in the spec: please report it with the spec"
+        return report("bug", f"{what}{advice}{written(problem)}", BUG, is_json=is_json)
+
+
+def usage_text(problem: Exception) -> str:
+    """The complaint and where help is."""
+    context = getattr(problem, "ctx", None)
+    command = context.command_path if context is not None else "graphc"
+    found = getattr(problem, "format_message", problem.__str__)()
+    if found.lstrip().lower().startswith("usage:"):
+        return str(found)  # called without a command: the message is the help
+    return f"error[usage]: {found}\n  see '{command} --help'"
+
+
+def report_known(problem: GraphcError, *, is_json: bool) -> int:
+    code = problem.exit_code
+    match problem:
+        case SpecError():
+            facts = [diagnostic_json(each) for each in problem.diagnostics]
+            return report("spec", str(problem), code, is_json=is_json, diagnostics=facts)
+        case CudaError():
+            facts = [diagnostic_json(Diagnostic("cuda", problem.explanation, problem.span))]
+            facts[0] |= {"call": problem.call, "error": problem.error, "op": problem.op}
+            return report("cuda", str(problem), code, is_json=is_json, diagnostics=facts)
+        case UsageError():
+            return report("usage", f"error[usage]: {problem}", code, is_json=is_json)
+        case _:
+            return report("error", str(problem), code, is_json=is_json)
+
+
+def report(
+    kind: str,
+    message: str,
+    code: int,
+    *,
+    is_json: bool,
+    diagnostics: Sequence[dict[str, Any]] = (),
+) -> int:
+    """Say it on stderr, and as JSON on stdout if asked for."""
+    print(coloured(message), file=sys.stderr)
+    if is_json:
+        first = diagnostics[0] if diagnostics else diagnostic_json(Diagnostic(kind, message))
+        error = {"kind": kind, "exit_code": code, **first, "diagnostics": list(diagnostics)}
+        print(json.dumps({"error": error}, indent=1))
+    return code
+
+
+def diagnostic_json(diagnostic: Diagnostic) -> dict[str, Any]:
+    return {
+        "code": diagnostic.code,
+        **place_json(Note(diagnostic.message, diagnostic.span)),
+        "hint": diagnostic.hint,
+        "notes": [place_json(note) for note in diagnostic.notes],
+    }
+
+
+def place_json(note: Note) -> dict[str, Any]:
+    span = None if note.span == NOWHERE else note.span
+    return {
+        "message": note.message,
+        "file": span.file if span else None,
+        "line": span.line if span else None,
+        "column": span.column if span else None,
+    }
+
+
+def coloured(message: str) -> str:
+    """The words ``error[...]`` red, ``note:`` and ``hint:`` blue, on a terminal that wants it."""
+    if not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
+        return message
+    import re
+
+    message = re.sub(r"error\[[\w-]+\]", "\x1b[1;31m\\g<0>\x1b[0m", message)
+    message = re.sub(r"(?m)\b(note|hint):", "\x1b[1;34m\\g<0>\x1b[0m", message)
+    return re.sub(r"(?m)(\| *)(\^+)$", "\\1\x1b[1;31m\\2\x1b[0m", message)
+
+
+def written(problem: Exception) -> str:
+    """Where the traceback is: on the screen with GRAPHC_TRACEBACK=1, else in a file."""
+    text = "".join(traceback.format_exception(problem))
+    if os.environ.get("GRAPHC_TRACEBACK"):
+        return f"\n{text.rstrip()}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="graphc-traceback-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(text)
+    except OSError:
+        return "\n  set GRAPHC_TRACEBACK=1 to see the traceback"
+    return f"\n  the traceback was written to {file.name} (GRAPHC_TRACEBACK=1 shows it)"

@@ -1,0 +1,85 @@
+"""Data to stdout, messages to stderr; files whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from graphc.text.diagnostics import error
+
+
+class Progress(Protocol):
+    """Says what is going on."""
+
+    def __call__(self, what: str, /) -> None: ...
+
+
+def print_json(facts: Mapping[str, Any]) -> None:
+    print(json.dumps(facts, indent=1))
+
+
+def note(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a file so that a reader finds the old one or the new one, never a part."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_text(content, encoding="utf-8")
+        partial.replace(path)
+    except OSError as problem:
+        partial.unlink(missing_ok=True)
+        raise error("cannot-write", f"cannot write '{path}': {problem.strerror}") from None
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """A line on stderr that tells the step at work, if somebody looks at a terminal."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield lambda what, /: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield lambda what, /: status.update(what)
+
+
+def bytes_text(nbytes: int) -> str:
+    """
+    >>> bytes_text(512), bytes_text(84_000_000)
+    ('512 B', '84.0 MB')
+    """
+    number, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            break
+        number /= 1000
+    return f"{nbytes} B" if unit == "B" else f"{number:.1f} {unit}"
+
+
+def plural(count: int, noun: str) -> str:
+    """
+    >>> plural(1, "op"), plural(1200, "op")
+    ('1 op', '1,200 ops')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows as text: the first column to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
+        ).rstrip()
+        for row in rows
+    )

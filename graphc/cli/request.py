@@ -1,0 +1,141 @@
+"""What a command was asked to compile: a spec and its values, or a plan that was saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from graphc.text.diagnostics import UsageError, error
+
+if TYPE_CHECKING:
+    from graphc.pipeline import Observer
+    from graphc.plan import Plan
+
+Value: TypeAlias = int | float | bool | str | list["Value"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A file, and all that the command line says about it."""
+
+    path: Path
+    values: Mapping[str, Value]
+    preset: str | None = None
+    schedule: Path | None = None
+    kernels: tuple[Path, ...] = ()
+    routes: tuple[Path, ...] = ()
+
+    def with_values(self, values: Mapping[str, Value]) -> Request:
+        return replace(self, values={**self.values, **values})
+
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of ``graphc.api.compile`` and ``check``."""
+        return {
+            "preset": self.preset,
+            "schedule": self.schedule,
+            "kernels": self.kernels,
+            "routes": self.routes,
+            **self.values,
+        }
+
+
+def request(
+    path: Path,
+    *,
+    values: Sequence[str] | None = None,
+    preset: str | None = None,
+    schedule: Path | None = None,
+    kernels: Sequence[Path] | None = None,
+    routes: Sequence[Path] | None = None,
+) -> Request:
+    """A request from the words of the command line; a file that is missing is named at once."""
+    for each in (path, *([schedule] if schedule else [])):
+        if not each.is_file():
+            what = "is a folder" if each.is_dir() else "there is no such file"
+            raise error("missing-file", f"cannot read '{each}': {what}")
+    for folder in (*(kernels or ()), *(routes or ())):
+        if not folder.is_dir():
+            raise error("missing-file", f"cannot read the folder '{folder}': there is none")
+    return Request(
+        path,
+        dict(assignment(each) for each in values or ()),
+        preset,
+        schedule,
+        tuple(kernels or ()),
+        tuple(routes or ()),
+    )
+
+
+# What the library takes by keyword beside the values; a param of such a name cannot be set there.
+RESERVED = ("arch", "cubins", "kernels", "observe", "path", "preset", "routes", "schedule")
+
+
+def assignment(word: str) -> tuple[str, Value]:
+    """
+    >>> assignment("pieces=4"), assignment("compute.pieces=[1/4, 3/4]")
+    (('pieces', 4), ('compute.pieces', ['1/4', '3/4']))
+    """
+    name, equals, value = word.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"expected name=value, found '{word}'")
+    if name.strip() in RESERVED:
+        raise UsageError(
+            f"'{name.strip()}' is no param: it is an option of the command, see --help"
+        )
+    return name.strip(), value_of(value.strip())
+
+
+def value_of(text: str) -> Value:
+    """A word as the strict YAML of specs reads it: decimal numbers, true, false, null, lists.
+
+    >>> [value_of(each) for each in ("8", "0.5", "true", "null", "f16", "010", "'8'")]
+    [8, 0.5, True, None, 'f16', '010', '8']
+    """
+    import re
+
+    if text in ("true", "false", "null"):
+        return {"true": True, "false": False, "null": None}[text]
+    if re.fullmatch(r"-?(0|[1-9]\d*)", text):
+        return int(text)
+    if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", text):
+        return float(text)
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    if text.startswith("[") and text.endswith("]"):
+        inner = text[1:-1].strip()
+        return [value_of(each.strip()) for each in inner.split(",")] if inner else []
+    return text
+
+
+def is_plan(path: Path) -> bool:
+    """Whether the file is a plan that ``compile`` wrote, and not a spec."""
+    with path.open("rb") as file:
+        start = file.read(64).lstrip()
+    return start.startswith(b"{") and b'"graphc_plan"' in path.read_bytes()
+
+
+def plan_of(wanted: Request, *, observe: Observer | None = None, cubins: bool = True) -> Plan:
+    """Load the plan, or compile the spec."""
+    from graphc import api
+    from graphc.pipeline import ignore
+
+    if is_plan(wanted.path):
+        refuse_values(wanted)
+        return api.load(wanted.path)
+    return api.compile(wanted.path, observe=observe or ignore, cubins=cubins, **wanted.options())
+
+
+def refuse_values(wanted: Request) -> None:
+    given = [
+        *(["--set"] if wanted.values else []),
+        *(["--preset"] if wanted.preset else []),
+        *(["--schedule"] if wanted.schedule else []),
+        *(["--kernels"] if wanted.kernels else []),
+        *(["--routes"] if wanted.routes else []),
+    ]
+    if given:
+        raise UsageError(
+            f"'{wanted.path}' is a plan, compiled already: {', '.join(given)} needs the spec"
+        )

@@ -1,0 +1,339 @@
+"""``graphc run``: replay a plan on seeded inputs, compare schedules bit for bit, tell the times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from graphc.cli.build import variant_title
+from graphc.cli.output import Progress, columns, note, plural, print_json, progress, write_text
+from graphc.cli.request import Request, Value, assignment, is_plan, plan_of
+from graphc.text.diagnostics import UsageError
+
+if TYPE_CHECKING:
+    from graphc.cli.compare import Difference
+    from graphc.plan import Plan
+
+DIFFERENT = 1  # the exit code when bits differ
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    backend: str
+    repeats: int
+    count: int | None
+    seed: int
+    compare: tuple[str, ...]
+    arrays: tuple[str, ...]
+    has_timings: bool
+    svg: Path | None
+    is_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What one schedule did."""
+
+    plan: Plan
+    title: str
+    routes: dict[str, str]
+    backend: str
+    outputs: dict[str, Any]  # after the first replay, rows in use
+    last: dict[str, Any]  # after the last one
+    launch_us: list[float]  # host time of each launch
+    replay_us: list[float]  # until the results were there
+    op_us: dict[str, tuple[float, float]]  # op -> start and stop, where the backend tells
+    schedule: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    values: dict[str, Value]
+    title: str
+    differences: list[Difference]
+
+
+def run_run(wanted: Request, options: RunOptions) -> int:
+    others = [values_of(each) for each in options.compare]
+    if others and is_plan(wanted.path):
+        raise UsageError(f"'{wanted.path}' is a plan, compiled already: --compare needs the spec")
+    with progress() as doing:
+        inputs = Inputs(options)
+        this = run_one(wanted, options, inputs, doing)
+        compared = []
+        for values in others:
+            other = run_one(wanted.with_values(values), options, inputs, doing)
+            compared.append(Compared(values, other.title, compare(this, other)))
+    if options.svg is not None:
+        draw(this, options.svg)
+    is_equal = not any(each.differences for each in compared)
+    if options.is_json:
+        print_json(facts(this, compared, options))
+    else:
+        tell(this, compared, options)
+    return 0 if is_equal else DIFFERENT
+
+
+def values_of(words: str) -> dict[str, Value]:
+    """
+    >>> values_of("pieces=1,route=host")
+    {'pieces': 1, 'route': 'host'}
+    """
+    import re
+
+    # A comma parts two assignments only in front of a name and an equals sign: lists keep theirs.
+    return dict(assignment(each) for each in re.split(r",(?=\s*[A-Za-z_][\w./]*\s*=)", words))
+
+
+class Inputs:
+    """The inputs of a run: those of files, the rest from the seed."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
+        self.files = dict(file_of(each) for each in options.arrays)
+
+    def arrays(self, plan: Plan, schedule: Any) -> dict[str, Any]:
+        from graphc.backends.binding import unknown_buffer
+        from graphc.inputs import random_inputs
+
+        program = schedule.program
+        for name in self.files:
+            if name not in program.buffers:
+                raise unknown_buffer(name, program.buffers)
+        made = random_inputs(program, seed=self.options.seed, count=self.options.count)
+        return {**made, **self.files}
+
+
+def file_of(word: str) -> tuple[str, Any]:
+    import numpy as np
+
+    name, equals, file = word.partition("=")
+    if not equals:
+        raise UsageError(f"--input: expected name=file.npy, found '{word}'")
+    try:
+        return name, np.load(file, allow_pickle=False)
+    except (OSError, ValueError) as problem:
+        raise UsageError(f"--input: cannot read '{file}' as a .npy file: {problem}") from None
+
+
+def run_one(wanted: Request, options: RunOptions, inputs: Inputs, doing: Progress) -> Ran:
+    from graphc import api
+    from graphc.backends.binding import check_count
+
+    doing(f"compiling {wanted.path}")
+    plan = plan_of(wanted, observe=lambda name, _: doing(f"compiling {wanted.path}: {name}"))
+    check_count(plan.variants[0].schedule.program, options.count)
+    doing("making it ready to launch")
+    with closing(api.instantiate(plan, options.backend)) as graph:  # type: ignore[arg-type]
+        schedule = graph.variant.schedule
+        doing("making inputs")
+        arrays = inputs.arrays(plan, schedule)
+        return replay(plan, graph, arrays, options, doing)
+
+
+def replay(
+    plan: Plan, graph: Any, arrays: dict[str, Any], options: RunOptions, doing: Progress
+) -> Ran:
+    load = loader(graph)
+    for name, array in arrays.items():
+        load(name, array)
+    launch_us, replay_us = [], []
+    first: dict[str, Any] = {}
+    for index in range(options.repeats):
+        doing(f"replay {index + 1} of {options.repeats}")
+        start = perf_counter()
+        graph.launch(count=options.count)
+        issued = perf_counter()
+        graph.synchronize()
+        launch_us.append((issued - start) * 1e6)
+        replay_us.append((perf_counter() - start) * 1e6)
+        if index == 0:
+            first = outputs(graph, options.count)
+    last = first if options.repeats == 1 else outputs(graph, options.count)
+    return Ran(
+        plan,
+        variant_title(graph.variant),
+        dict(graph.variant.routes),
+        backend_of(graph),
+        first,
+        last,
+        launch_us,
+        replay_us,
+        op_times(graph, options),
+        graph.variant.schedule,
+    )
+
+
+def backend_of(graph: Any) -> str:
+    from graphc.backends.reference import ReferenceGraph
+
+    return "reference" if isinstance(graph, ReferenceGraph) else "cuda"
+
+
+def loader(graph: Any) -> Callable[[str, Any], None]:
+    """How an array of the host gets into the graph's own memory."""
+    from graphc.backends.binding import check_array
+
+    if backend_of(graph) == "cuda":
+        return graph.write  # type: ignore[no-any-return]
+
+    def load(name: str, array: Any) -> None:
+        checked = check_array(graph.program.buffers[name], array)
+        if graph.arrays[name] is None:
+            graph.bind({name: checked.copy()})
+        else:
+            graph[name][...] = checked
+
+    return load
+
+
+def outputs(graph: Any, count: int | None) -> dict[str, Any]:
+    """Copies of what the caller gets, rows in use only."""
+    import numpy as np
+
+    from graphc.cli.compare import output_buffers, rows_in_use
+
+    read = graph.read if backend_of(graph) == "cuda" else graph.__getitem__
+    return {
+        buffer.name: np.array(rows_in_use(buffer, read(buffer.name), count))
+        for buffer in output_buffers(graph.program)
+    }
+
+
+def op_times(graph: Any, options: RunOptions) -> dict[str, tuple[float, float]]:
+    """Start and stop of each op on the device; the host's references are not worth a clock."""
+    if backend_of(graph) != "cuda" or not (options.has_timings or options.svg):
+        return {}
+    return dict(graph.time_ops(count=options.count))
+
+
+def compare(this: Ran, other: Ran) -> list[Difference]:
+    from graphc.cli.compare import differences
+
+    found = differences(this.outputs, other.outputs)
+    return found or differences(this.last, other.last)
+
+
+def draw(ran: Ran, path: Path) -> None:
+    from graphc.draw.swimlanes import swimlanes
+
+    title = f"{ran.plan.name}: {ran.title}, {ran.backend}"
+    write_text(path, swimlanes(ran.schedule, title=title, measured=ran.op_us or None))
+
+
+def facts(this: Ran, compared: Sequence[Compared], options: RunOptions) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from graphc.cli.compare import digest
+
+    found: dict[str, Any] = {
+        "ok": not any(each.differences for each in compared),
+        "name": this.plan.name,
+        "backend": this.backend,
+        "routes": this.routes,
+        "params": dict(this.plan.params),
+        "seed": options.seed,
+        "count": options.count,
+        "repeats": options.repeats,
+        "ops": len(this.schedule.program.ops),
+        "outputs": {
+            name: {"dtype": str(each.dtype), "shape": list(each.shape), "digest": digest(each)}
+            for name, each in this.last.items()
+        },
+        "launch_us": summary(this.launch_us),
+        "replay_us": summary(this.replay_us),
+        "compare": [
+            {
+                "values": each.values,
+                "title": each.title,
+                "equal": not each.differences,
+                "differences": [asdict(one) for one in each.differences],
+            }
+            for each in compared
+        ],
+    }
+    if this.op_us:
+        found["step_us"] = step_times(this)
+        found["waits_us"] = waits(this)
+    return found
+
+
+def summary(times: Sequence[float]) -> dict[str, float]:
+    """The first replay pays for what comes once: it is left out where there are others."""
+    rest = times[1:] or times
+    return {"first": times[0], "min": min(rest), "median": median(rest), "max": max(rest)}
+
+
+def step_times(ran: Ran) -> dict[str, float]:
+    """Microseconds by step, all its pieces together."""
+    found: dict[str, float] = {}
+    for op in ran.schedule.program:
+        if op.name in ran.op_us:
+            start, stop = ran.op_us[op.name]
+            found[op.step] = found.get(op.step, 0.0) + stop - start
+    return found
+
+
+def waits(ran: Ran) -> dict[str, float]:
+    """By step: how long its stream stood idle right in front of its pieces."""
+    from graphc.draw.timeline import timeline
+
+    times = timeline(ran.schedule, measured=ran.op_us)
+    binding = {arrow.after.op for arrow in times.arrows}
+    by_step: dict[str, set[str]] = {}
+    for op in ran.schedule.program:
+        if op.name in binding:
+            by_step.setdefault(op.step, set()).add(op.name)
+    return {step: times.waited_us(frozenset(names)) for step, names in by_step.items()}
+
+
+def tell(this: Ran, compared: Sequence[Compared], options: RunOptions) -> None:
+    from graphc.cli.compare import digest
+
+    print(
+        f"{this.plan.name}: {this.title} on {this.backend}, "
+        f"{plural(len(this.schedule.program.ops), 'op')}, {plural(options.repeats, 'replay')}"
+    )
+    for name, array in this.last.items():
+        print(f"  {name}: {array.dtype}{list(array.shape)}, bits {digest(array)}")
+    tell_times(this, options)
+    for each in compared:
+        values = ", ".join(f"{name}={value}" for name, value in each.values.items())
+        if not each.differences:
+            print(f"  the same bits as with {values} ({each.title})")
+        for one in each.differences:
+            note(f"error[different-bits]: with {values} ({each.title}): {one}")
+    if options.svg is not None:
+        note(f"wrote {options.svg}")
+
+
+def tell_times(ran: Ran, options: RunOptions) -> None:
+    replays, launches = summary(ran.replay_us), summary(ran.launch_us)
+    which = "median" if options.repeats > 1 else "first"
+    print(f"  replay: {us(replays[which])} ({which})", end="")
+    print(f", launch: {us(launches[which])} of the host" if ran.backend == "cuda" else "")
+    if not options.has_timings:
+        return
+    if not ran.op_us:
+        print("  no times by step: the reference backend says nothing about the GPU")
+        return
+    waited = waits(ran)
+    rows: list[tuple[str, ...]] = [("step", "time", "waited before")]
+    rows += [
+        (step, us(took), us(waited[step]) if step in waited else "")
+        for step, took in step_times(ran).items()
+    ]
+    print(columns(rows))
+
+
+def us(time_us: float) -> str:
+    """
+    >>> us(12.34), us(12_340.0)
+    ('12.3 us', '12.34 ms')
+    """
+    return f"{time_us:.1f} us" if time_us < 1000 else f"{time_us / 1000:.2f} ms"

@@ -1,0 +1,187 @@
+"""``graphc show``: stages as text, the schedule as a picture, what it uses."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphc.cli.build import variant_title
+from graphc.cli.output import note, print_json, progress, write_text
+from graphc.cli.request import Request, is_plan, plan_of
+from graphc.text.diagnostics import GraphcError
+
+if TYPE_CHECKING:
+    from graphc.draw.resources import Resources
+    from graphc.ir import Graph, Program, Schedule
+    from graphc.kernels.contract import Catalog
+    from graphc.plan import Plan
+    from graphc.routes import RouteSpec
+    from graphc.spec.build import Built
+
+STAGES = ("program", "graph", "schedule", "memory", "kernels")
+
+
+def run_show(
+    wanted: Request, stage: str | None, *, svg: Path | None, has_resources: bool, is_json: bool
+) -> int:
+    if stage is None and svg is None and not has_resources:
+        stage = "schedule"
+    seen = Seen()
+    with progress() as doing:
+        doing(f"compiling {wanted.path}")
+        shown = shown_of(wanted, seen)
+        if has_resources:
+            doing("compiling it in one piece")
+        single = one_piece(wanted) if has_resources else []
+    facts: dict[str, Any] = {"name": shown[0].schedule.program.name, "variants": []}
+    for index, each in enumerate(shown):
+        if len(shown) > 1 and not is_json and (stage or has_resources):
+            print(f"=== {each.title}")
+        told: dict[str, Any] = {"title": each.title}
+        if stage is not None:
+            told["stages"] = tell_stages(each, stage, seen.graphs[index : index + 1], is_json)
+        if has_resources:
+            other = single[index] if index < len(single) else None
+            told["resources"] = tell_resources(each.schedule, other, is_json)
+        facts["variants"].append(told)
+    if svg is not None:
+        draw(shown[0], svg)
+        facts["svg"] = str(svg)
+        if not is_json:
+            note(f"wrote {svg}" + (f" ({shown[0].title})" if len(shown) > 1 else ""))
+    if is_json:
+        print_json(facts)
+    return 0
+
+
+class Shown:
+    """One schedule to look at, and its plan if it has one (a hand-written one has not)."""
+
+    def __init__(self, title: str, schedule: Schedule, plan: Plan | None) -> None:
+        self.title, self.schedule, self.plan = title, schedule, plan
+
+
+class Seen:
+    """An observer that keeps the graphs: a plan holds their reduced edges only."""
+
+    def __init__(self) -> None:
+        self.graphs: list[Graph] = []
+
+    def __call__(self, name: str, stage: object) -> None:
+        if name == "plan_memory" and isinstance(stage, tuple):
+            self.graphs.append(stage[0])
+
+
+def shown_of(wanted: Request, seen: Seen) -> list[Shown]:
+    handwritten = None if is_plan(wanted.path) else handwritten_schedule(wanted)
+    if handwritten is not None:
+        return [Shown("hand-written", handwritten, None)]
+    plan = plan_of(wanted, observe=seen, cubins=False)
+    return [Shown(variant_title(each), each.schedule, plan) for each in plan.variants]
+
+
+def handwritten_schedule(wanted: Request) -> Schedule | None:
+    """The schedule as the author wrote it, proven or not: a picture helps to find the race."""
+    built, _, _ = read_request(wanted)
+    return built.schedule
+
+
+def tell_stages(shown: Shown, stage: str, graphs: list[Graph], is_json: bool) -> dict[str, str]:
+    from graphc.draw.dump import dump, dump_kernels, dump_memory
+
+    schedule = shown.schedule
+    makers = {
+        "program": lambda: dump(schedule.program),
+        "graph": lambda: dump(graphs[0] if graphs else graph_of(schedule)),
+        "schedule": lambda: dump(schedule),
+        "memory": lambda: dump_memory(schedule),
+        "kernels": lambda: dump_kernels(shown.plan.images) if shown.plan else "no kernels\n",
+    }
+    texts = {name: makers[name]() for name in (STAGES if stage == "all" else (stage,))}
+    if not is_json:
+        for name, text in texts.items():
+            if len(texts) > 1:
+                print(f"--- {name}")
+            print(text)
+    return texts
+
+
+def graph_of(schedule: Schedule) -> Graph:
+    """Of a plan: the dependencies without those that follow from others, hazards not kept."""
+    import networkx as nx
+
+    from graphc.ir import Graph
+
+    edges: nx.DiGraph[str] = nx.DiGraph()
+    edges.add_nodes_from(op.name for op in schedule.program)
+    edges.add_edges_from(schedule.edges)
+    return Graph(schedule.program, edges)
+
+
+def one_piece(wanted: Request) -> list[Schedule]:
+    """The same spec with every cut and step in one piece; none where that cannot be had."""
+    if is_plan(wanted.path):
+        return []
+    from graphc import api
+
+    found: list[Schedule] = []
+
+    def observe(name: str, stage: object) -> None:
+        if name == "insert_events":
+            from graphc.ir import Schedule
+
+            assert isinstance(stage, Schedule)
+            found.append(stage)
+
+    try:
+        built, catalog, known = read_request(wanted)
+        if built.program is None:
+            return []
+        program = in_one_piece(built.program)
+        from graphc.pipeline import schedule_program
+
+        for auto in api.candidates(program, known):
+            schedule_program(program, known, catalog, built.settings, auto=auto, observe=observe)
+    except GraphcError:
+        return []
+    return found
+
+
+def read_request(wanted: Request) -> tuple[Built, Catalog, dict[str, RouteSpec]]:
+    from graphc import api
+
+    return api.read(
+        wanted.path, wanted.preset, wanted.schedule, wanted.kernels, wanted.routes, wanted.values
+    )
+
+
+def in_one_piece(program: Program) -> Program:
+    """Ops as before they are cut, each asked for in one piece."""
+    from dataclasses import replace
+
+    from graphc.ir import Placement
+
+    whole = Placement().pieces
+    return replace(
+        program,
+        ops=tuple(replace(op, placement=replace(op.placement, pieces=whole)) for op in program.ops),
+    )
+
+
+def tell_resources(schedule: Schedule, single: Schedule | None, is_json: bool) -> dict[str, Any]:
+    from graphc.draw.resources import resource_table, resources
+
+    columns: dict[str, Resources] = {"this": resources(schedule)}
+    if single is not None:
+        columns["one piece"] = resources(single)
+    if not is_json:
+        print(resource_table(columns))
+    return {name.replace(" ", "_"): asdict(used) for name, used in columns.items()}
+
+
+def draw(shown: Shown, path: Path) -> None:
+    from graphc.draw.swimlanes import swimlanes
+
+    name = shown.schedule.program.name
+    write_text(path, swimlanes(shown.schedule, title=f"{name}: {shown.title}"))

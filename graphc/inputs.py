@@ -1,0 +1,114 @@
+"""Values for the buffers that a caller fills: seeded, distinct, and the same for every schedule.
+
+A buffer's values follow from the seed, its name, shape and dtype alone. Floats are distinct in
+every element as far as the dtype can tell them apart within four binades (so a piece that lands in
+the wrong place shows): magnitudes in [1/16, 1), both signs; a weight of two or more dimensions is
+scaled by a power of two to about 1/sqrt(last dimension), so that sums stay of order one. Integers
+are a permutation of 0, 1, 2, ..., within what their dtype holds. Rows that the count leaves unused
+are poison: 0xFF bytes, which floats read as NaN and signed integers as -1.
+"""
+
+from __future__ import annotations
+
+from math import log2, prod
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphc.dtypes import dtype
+from graphc.ir import Buffer, Program, Role
+
+FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT, Role.STATE)
+BINADES = 2  # bits of the exponent that vary
+POISON = 0xFF
+
+# dtype -> (bits of the mantissa, bits of the exponent, exponent bias)
+FLOAT_LAYOUT = {
+    "f64": (52, 11, 1023),
+    "f32": (23, 8, 127),
+    "f16": (10, 5, 15),
+    "bf16": (7, 8, 127),
+    "fp8_e4m3": (3, 4, 7),
+}
+
+
+def random_inputs(
+    program: Program, *, seed: int = 0, count: int | None = None
+) -> dict[str, NDArray[Any]]:
+    """An array for every buffer that the caller fills, optional ones excepted."""
+    return {
+        name: random_array(buffer, seed=seed, count=count)
+        for name, buffer in program.buffers.items()
+        if buffer.role in FILLED and not buffer.is_optional and buffer.overlay is None
+    }
+
+
+def random_array(buffer: Buffer, *, seed: int = 0, count: int | None = None) -> NDArray[Any]:
+    """The values of one buffer.
+
+    >>> x = random_array(Buffer("x", "g0", "f32", (4, 3)))
+    >>> x.shape, len(set(x.ravel().tolist())), bool((abs(x) < 1).all())
+    ((4, 3), 12, True)
+    """
+    random = np.random.default_rng([seed, crc32(buffer.name.encode())])
+    total = prod(buffer.shape)
+    kind = dtype(buffer.dtype)
+    if kind.is_float:
+        values = random_floats(random, total, buffer.dtype, scale_exponent(buffer))
+    else:
+        values = random_integers(random, total, kind.numpy)
+    array = values.reshape(buffer.shape)
+    if count is not None and buffer.per_count:
+        array[buffer.per_count * count :].view(np.uint8)[...] = POISON
+    return array
+
+
+def scale_exponent(buffer: Buffer) -> int:
+    """The power of two by which a weight is scaled."""
+    if buffer.role is not Role.WEIGHT or len(buffer.shape) < 2 or not buffer.shape[-1]:
+        return 0
+    return -round(log2(buffer.shape[-1]) / 2)
+
+
+def random_floats(
+    random: np.random.Generator, total: int, name: str, exponent: int
+) -> NDArray[Any]:
+    """Sign, two bits of the exponent and the mantissa from a one-to-one scramble of the index."""
+    mantissa_bits, exponent_bits, bias = FLOAT_LAYOUT[name]
+    bits = 1 + BINADES + mantissa_bits
+    codes = scrambled(random, total, bits)
+    # The smallest of the four binades stays above the subnormal numbers.
+    base = max(1, bias - 2**BINADES + exponent)
+    mantissa = codes & np.uint64((1 << mantissa_bits) - 1)
+    binade = (codes >> np.uint64(mantissa_bits)) & np.uint64((1 << BINADES) - 1)
+    sign = codes >> np.uint64(mantissa_bits + BINADES)
+    raw = mantissa | (binade + np.uint64(base)) << np.uint64(mantissa_bits)
+    raw |= sign << np.uint64(mantissa_bits + exponent_bits)
+    element = dtype(name).numpy
+    return raw.astype(f"u{element.itemsize}").view(element)
+
+
+def random_integers(
+    random: np.random.Generator, total: int, kind: np.dtype[np.generic]
+) -> NDArray[Any]:
+    limit = int(np.iinfo(kind).max) + 1  # type: ignore[type-var]
+    return (random.permutation(total) % limit).astype(kind)
+
+
+def scrambled(random: np.random.Generator, total: int, bits: int) -> NDArray[np.uint64]:
+    """Distinct numbers below ``2**bits`` for each ``2**bits`` indices: every step is one-to-one.
+
+    >>> len(set(scrambled(np.random.default_rng(0), 1024, 10).tolist()))
+    1024
+    """
+    mask = np.uint64((1 << bits) - 1)
+    codes = np.arange(total, dtype=np.uint64) + random.integers(1 << bits, dtype=np.uint64)
+    codes &= mask
+    for _ in range(3):
+        factor = random.integers(1 << bits, dtype=np.uint64) | np.uint64(1)
+        codes *= factor
+        codes &= mask
+        codes ^= codes >> np.uint64(bits // 2)
+    return codes
