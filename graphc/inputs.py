@@ -93,7 +93,7 @@ def random_floats(
 def random_integers(
     random: np.random.Generator, total: int, kind: np.dtype[np.generic]
 ) -> NDArray[Any]:
-    limit = int(np.iinfo(kind).max) + 1  # type: ignore[type-var]
+    limit = min(int(np.iinfo(kind).max) + 1, 1 << 62)  # type: ignore[type-var]
     return (random.permutation(total) % limit).astype(kind)
 
 

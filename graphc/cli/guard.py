@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -26,6 +27,7 @@ from graphc.text.diagnostics import (
     Note,
     SpecError,
     UsageError,
+    render,
 )
 
 OK, USAGE, BUG, INTERRUPTED = 0, 2, 70, 130
@@ -41,64 +43,70 @@ def guarded(arguments: Sequence[str]) -> int:
     try:
         code = app(list(arguments), prog_name="graphc", standalone_mode=False)
         sys.stdout.flush()
+        if code == INTERRUPTED:  # typer makes an exit of it by itself
+            raise KeyboardInterrupt
         return code if isinstance(code, int) else OK
     except BrokenPipeError:
         # The reader has gone; python would complain once more when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except (KeyboardInterrupt, typer.Abort):
-        return report("interrupted", "interrupted", INTERRUPTED, is_json=is_json)
+        return report([Diagnostic("interrupted", "stopped by the user")], INTERRUPTED, is_json)
     except CommandLineError as problem:
-        return report("usage", usage_text(problem), USAGE, is_json=is_json)
-    except CompilerBug as problem:
-        return report("compiler-bug", f"{problem}{written(problem)}", BUG, is_json=is_json)
+        return report_usage(problem, is_json)
     except GraphcError as problem:
-        return report_known(problem, is_json=is_json)
+        return report_known(problem, is_json)
     except Exception as problem:
-        what = f"error[bug]: {type(problem).__name__}: {problem}"
-        advice = "\n  this is a fault in graphc, not in the spec: please report it with the spec"
-        return report("bug", f"{what}{advice}{written(problem)}", BUG, is_json=is_json)
+        what = f"{type(problem).__name__}: {problem}"
+        advice = "this is a fault in graphc, not in the spec: please report it with the spec"
+        found = Diagnostic("bug", what, notes=(Note(advice), Note(written(problem))))
+        return report([found], BUG, is_json)
 
 
-def usage_text(problem: Exception) -> str:
-    """The complaint and where help is."""
+def report_usage(problem: Exception, is_json: bool) -> int:
+    """The complaint and where help is; without a command the message is the help."""
     context = getattr(problem, "ctx", None)
     command = context.command_path if context is not None else "graphc"
-    found = getattr(problem, "format_message", problem.__str__)()
-    if found.lstrip().lower().startswith("usage:"):
-        return str(found)  # called without a command: the message is the help
-    return f"error[usage]: {found}\n  see '{command} --help'"
+    message = str(getattr(problem, "format_message", problem.__str__)())
+    if message.lstrip().startswith("Usage:"):
+        print(message, file=sys.stderr)
+        return USAGE
+    return report([Diagnostic("usage", message, hint=f"see '{command} --help'")], USAGE, is_json)
 
 
-def report_known(problem: GraphcError, *, is_json: bool) -> int:
+def report_known(problem: GraphcError, is_json: bool) -> int:
     code = problem.exit_code
     match problem:
         case SpecError():
-            facts = [diagnostic_json(each) for each in problem.diagnostics]
-            return report("spec", str(problem), code, is_json=is_json, diagnostics=facts)
+            return report(problem.diagnostics, code, is_json)
         case CudaError():
-            facts = [diagnostic_json(Diagnostic("cuda", problem.explanation, problem.span))]
-            facts[0] |= {"call": problem.call, "error": problem.error, "op": problem.op}
-            return report("cuda", str(problem), code, is_json=is_json, diagnostics=facts)
+            facts = {"call": problem.call, "error": problem.error, "op": problem.op}
+            found = Diagnostic("cuda", problem.explanation, problem.span)
+            return report([found], code, is_json, text=str(problem), facts=facts)
+        case CompilerBug():
+            where = Note(written(problem))
+            found = Diagnostic("compiler-bug", str(problem).partition(": ")[2], notes=(where,))
+            return report([found], code, is_json, facts={"pass": problem.pass_name})
         case UsageError():
-            return report("usage", f"error[usage]: {problem}", code, is_json=is_json)
+            return report([Diagnostic("usage", str(problem))], code, is_json)
         case _:
-            return report("error", str(problem), code, is_json=is_json)
+            return report([Diagnostic("error", str(problem))], code, is_json)
 
 
 def report(
-    kind: str,
-    message: str,
+    diagnostics: Sequence[Diagnostic],
     code: int,
-    *,
     is_json: bool,
-    diagnostics: Sequence[dict[str, Any]] = (),
+    *,
+    text: str | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> int:
-    """Say it on stderr, and as JSON on stdout if asked for."""
+    """Say it on stderr, and as one JSON object on stdout if asked for: the first, and all."""
+    message = "\n\n".join(render(each) for each in diagnostics) if text is None else text
     print(coloured(message), file=sys.stderr)
     if is_json:
-        first = diagnostics[0] if diagnostics else diagnostic_json(Diagnostic(kind, message))
-        error = {"kind": kind, "exit_code": code, **first, "diagnostics": list(diagnostics)}
+        found = [diagnostic_json(each) for each in diagnostics]
+        error = {**found[0], "exit_code": code, **(facts or {}), "diagnostics": found}
         print(json.dumps({"error": error}, indent=1))
     return code
 
@@ -126,8 +134,6 @@ def coloured(message: str) -> str:
     """The words ``error[...]`` red, ``note:`` and ``hint:`` blue, on a terminal that wants it."""
     if not sys.stderr.isatty() or os.environ.get("NO_COLOR"):
         return message
-    import re
-
     message = re.sub(r"error\[[\w-]+\]", "\x1b[1;31m\\g<0>\x1b[0m", message)
     message = re.sub(r"(?m)\b(note|hint):", "\x1b[1;34m\\g<0>\x1b[0m", message)
     return re.sub(r"(?m)(\| *)(\^+)$", "\\1\x1b[1;31m\\2\x1b[0m", message)
@@ -137,12 +143,12 @@ def written(problem: Exception) -> str:
     """Where the traceback is: on the screen with GRAPHC_TRACEBACK=1, else in a file."""
     text = "".join(traceback.format_exception(problem))
     if os.environ.get("GRAPHC_TRACEBACK"):
-        return f"\n{text.rstrip()}"
+        return f"the traceback:\n{text.rstrip()}"
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="graphc-traceback-", suffix=".txt", delete=False, encoding="utf-8"
         ) as file:
             file.write(text)
     except OSError:
-        return "\n  set GRAPHC_TRACEBACK=1 to see the traceback"
-    return f"\n  the traceback was written to {file.name} (GRAPHC_TRACEBACK=1 shows it)"
+        return "GRAPHC_TRACEBACK=1 shows the traceback"
+    return f"the traceback was written to {file.name} (GRAPHC_TRACEBACK=1 shows it)"

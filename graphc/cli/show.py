@@ -84,7 +84,8 @@ def shown_of(wanted: Request, seen: Seen) -> list[Shown]:
 def handwritten_schedule(wanted: Request) -> Schedule | None:
     """The schedule as the author wrote it, proven or not: a picture helps to find the race."""
     built, _, _ = read_request(wanted)
-    return built.schedule
+    found: Schedule | None = built.schedule
+    return found
 
 
 def tell_stages(shown: Shown, stage: str, graphs: list[Graph], is_json: bool) -> dict[str, str]:

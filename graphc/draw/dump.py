@@ -26,6 +26,7 @@ from graphc.ir import (
     Memory,
     Op,
     Opaque,
+    Placed,
     Placement,
     Program,
     Role,
@@ -33,6 +34,7 @@ from graphc.ir import (
     RowsKind,
     Run,
     Schedule,
+    Stream,
     Transfer,
     Work,
 )
@@ -41,13 +43,15 @@ from graphc.plan import KernelImage
 DEFAULT_PLACEMENT = Placement()
 
 
-def dump(stage: Program | Graph | Schedule | Memory) -> str:
+def dump(stage: Program | Graph | Placed | Schedule | Memory) -> str:
     """A stage as text that ends with a newline."""
     match stage:
         case Program():
             lines = program_lines(stage)
         case Graph():
             lines = graph_lines(stage)
+        case Placed():
+            lines = placed_lines(stage)
         case Schedule():
             lines = schedule_lines(stage)
         case Memory():
@@ -59,7 +63,7 @@ def dump(stage: Program | Graph | Schedule | Memory) -> str:
 
 def dump_any(stage: object) -> str:
     """Whatever a pass gave: a stage, several of them, or a value that prints itself."""
-    if isinstance(stage, Program | Graph | Schedule | Memory):
+    if isinstance(stage, Program | Graph | Placed | Schedule | Memory):
         return dump(stage)
     if isinstance(stage, tuple):
         return "\n".join(dump_any(each) for each in stage)
@@ -192,22 +196,32 @@ def edge_cells(graph: Graph) -> Iterator[tuple[str, ...]]:
         yield f"{before} -> {after}", ", ".join(str(each) for each in data.get("hazards", ()))
 
 
+def placed_lines(placed: Placed) -> Iterator[str]:
+    yield from graph_lines(placed.graph)
+    yield from stream_lines(placed.streams, placed.origin)
+    yield "issue order:"
+    yield from indent(table((placed.stream_of[op], op) for op in placed.order))
+
+
+def stream_lines(streams: Iterable[Stream], origin: str) -> Iterator[str]:
+    cells = [
+        (
+            stream.name,
+            stream.device,
+            f"priority {stream.priority}" if stream.priority else "",
+            "origin" if stream.name == origin else "",
+        )
+        for stream in streams
+    ]
+    yield f"streams: {len(cells)}"
+    yield from indent(table(cells))
+
+
 def schedule_lines(schedule: Schedule) -> Iterator[str]:
     program = schedule.program
     written = ", hand-written" if schedule.is_handwritten else ""
     yield f"{heading('schedule', program)}; emit {schedule.emit.value}{written}"
-    yield f"streams: {len(schedule.streams)}"
-    yield from indent(
-        table(
-            (
-                stream.name,
-                stream.device,
-                f"priority {stream.priority}" if stream.priority else "",
-                "origin" if stream.name == schedule.origin else "",
-            )
-            for stream in schedule.streams
-        )
-    )
+    yield from stream_lines(schedule.streams, schedule.origin)
     yield f"issue order: {len(schedule.instructions)} instructions"
     yield from indent(table(issue_cells(schedule.instructions)))
     yield f"edges: {len(schedule.edges)}"

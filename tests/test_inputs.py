@@ -1,0 +1,61 @@
+"""Inputs that a run makes up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from graphc.dtypes import DTYPES, dtype
+from graphc.inputs import random_array, random_inputs
+from graphc.ir import Buffer, Program, Role
+
+
+@pytest.mark.parametrize(("kind", "total"), [("f64", 9999), ("f32", 70_001), ("f16", 8192)])
+def test_floats_are_distinct_in_every_element(kind: str, total: int) -> None:
+    array = random_array(Buffer("x", "g0", kind, (total,)))
+    assert len(np.unique(array.view(f"u{array.dtype.itemsize}"))) == total
+
+
+@pytest.mark.parametrize("kind", sorted(DTYPES))
+@pytest.mark.parametrize("role", [Role.INPUT, Role.WEIGHT])
+def test_every_dtype_gets_finite_values_of_its_own_type(kind: str, role: Role) -> None:
+    array = random_array(Buffer("x", "g0", kind, (7, 4096), role=role))
+    assert array.dtype == dtype(kind).numpy
+    assert np.isfinite(array.astype(np.float64)).all()
+    assert len(np.unique(array.astype(np.float64))) > 60
+
+
+def test_values_follow_from_seed_and_name_alone() -> None:
+    x = Buffer("x", "g0", "f32", (64, 8))
+    assert np.array_equal(random_array(x), random_array(x))
+    assert not np.array_equal(random_array(x), random_array(x, seed=1))
+    assert not np.array_equal(random_array(x), random_array(Buffer("y", "g0", "f32", (64, 8))))
+
+
+def test_weights_keep_sums_of_order_one() -> None:
+    weight = random_array(Buffer("w", "g0", "f32", (64, 4096), role=Role.WEIGHT))
+    x = random_array(Buffer("x", "g0", "f32", (4096,)))
+    assert 0.02 < np.abs(weight @ x).mean() < 1.0
+
+
+def test_integers_are_a_permutation() -> None:
+    array = random_array(Buffer("ids", "g0", "i32", (10, 10)))
+    assert sorted(array.ravel().tolist()) == list(range(100))
+
+
+def test_rows_that_are_not_in_use_are_poison() -> None:
+    array = random_array(Buffer("x", "g0", "f32", (8, 4), per_count=2), count=3)
+    assert np.isfinite(array[:6]).all()
+    assert np.isnan(array[6:]).all()
+
+
+def test_only_what_the_caller_fills_gets_values() -> None:
+    buffers = {role.value: Buffer(role.value, "g0", "f32", (4,), role=role) for role in Role} | {
+        "maybe": Buffer("maybe", "g0", "f32", (4,), role=Role.INPUT, is_optional=True)
+    }
+    made = random_inputs(Program("p", ("g0",), buffers, ()))
+    assert set(made) == {"input", "inout", "weight", "state"}
+
+
+def test_an_empty_buffer_gets_an_empty_array() -> None:
+    assert random_array(Buffer("x", "g0", "f32", (0, 8))).shape == (0, 8)
