@@ -30,7 +30,7 @@ def rms_mix(
 
 
 def sum_of_squares(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """By row: partial sums over every 256th group of 4, by halves within 32, then the 8 in order."""
+    """By row: partial sums over every 256th group of 4, by halves of 32, then the 8 in order."""
     width = PARTIAL_SUMS * GROUP
     padded = np.zeros((len(rows), -(-rows.shape[1] // width) * width), np.float32)
     padded[:, : rows.shape[1]] = rows
@@ -58,9 +58,7 @@ def router(
     known = np.where(np.isnan(known), -np.inf, np.minimum(known, np.finfo(np.float32).max))
     chosen = np.argsort(-known, axis=1, kind="stable")[:, :top_k]
     highest = known.max(axis=1, keepdims=True)
-    shifted = np.subtract(
-        known, highest, out=np.full_like(known, -np.inf), where=highest > -np.inf
-    )
+    shifted = np.subtract(known, highest, out=np.full_like(known, -np.inf), where=highest > -np.inf)
     shares = np.exp(shifted)
     total = shares.sum(axis=1, keepdims=True)
     shares = np.divide(shares, total, out=np.zeros_like(shares), where=total > 0)
@@ -91,16 +89,15 @@ def group_rows(
     rows = base + np.arange(len(order))
     counts = np.bincount(expert[order], minlength=experts)
     offsets[piece] = base + np.concatenate([[0], np.cumsum(counts)])
-    src[base : base + len(order)] = lo + order // top_k
-    slot[base : hi * top_k] = -1
-    slot[base + order] = rows
+    src.reshape(-1)[base : base + len(order)] = lo + order // top_k
+    slots = slot.reshape(-1)
+    slots[base : hi * top_k] = -1
+    slots[base + order] = rows
 
 
-def weighted_sums(
-    *, rows: Array, slot: Array, weight: Array, sum: Array, top_k: int, lo: int, hi: int
-) -> None:
+def weighted_sums(*, rows: Array, slot: Array, weight: Array, sum: Array, lo: int, hi: int) -> None:
     """Each token's rows times their weights, added from 0 in the order of k."""
-    sum[lo:hi] = narrow(weighted_rows(rows, slot, weight, top_k, lo, hi), sum.dtype)
+    sum[lo:hi] = narrow(weighted_rows(rows, slot, weight, lo, hi), sum.dtype)
 
 
 def moe_combine(
@@ -110,28 +107,26 @@ def moe_combine(
     weight: Array,
     shared: Array | None,
     out: Array,
-    top_k: int,
     lo: int,
     hi: int,
 ) -> None:
     """``out = (weighted rows + out) + shared``."""
     with np.errstate(over="ignore", invalid="ignore"):
-        result = weighted_rows(rows, slot, weight, top_k, lo, hi) + out[lo:hi]
+        result = weighted_rows(rows, slot, weight, lo, hi) + out[lo:hi]
         if shared is not None:
             result = result + widen(shared[lo:hi])
     out[lo:hi] = result
 
 
-def weighted_rows(
-    rows: Array, slot: Array, weight: Array, top_k: int, lo: int, hi: int
-) -> NDArray[np.float32]:
+def weighted_rows(rows: Array, slot: Array, weight: Array, lo: int, hi: int) -> NDArray[np.float32]:
     """Products and sums are rounded one by one; a negative slot adds nothing, not even zero."""
-    total = np.zeros((hi - lo, rows.shape[1]), np.float32)
-    slots = slot[lo * top_k : hi * top_k].reshape(hi - lo, top_k)
-    for k in range(top_k):
-        tokens = np.flatnonzero(slots[:, k] >= 0)
+    flat = rows.reshape(-1, rows.shape[-1])
+    total = np.zeros((hi - lo, rows.shape[-1]), np.float32)
+    for k in range(slot.shape[1]):
+        slots = slot[lo:hi, k]
+        tokens = np.flatnonzero(slots >= 0)
         with np.errstate(over="ignore", invalid="ignore"):
-            total[tokens] += weight[lo + tokens, k, None] * widen(rows[slots[tokens, k]])
+            total[tokens] += weight[lo + tokens, k, None] * widen(flat[slots[tokens]])
     return total
 
 
