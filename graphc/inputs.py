@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from graphc.dtypes import dtype
 from graphc.ir import Buffer, Program, Role
+from graphc.plan import Plan
 
 FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT, Role.STATE)
 BINADES = 2  # bits of the exponent that vary
@@ -35,9 +36,13 @@ FLOAT_LAYOUT = {
 
 
 def random_inputs(
-    program: Program, *, seed: int = 0, count: int | None = None
+    plan: Plan | Program, *, seed: int = 0, count: int | None = None
 ) -> dict[str, NDArray[Any]]:
-    """An array for every buffer that the caller fills, optional ones excepted."""
+    """An array for every buffer that the caller fills, optional ones excepted.
+
+    All variants of a plan have the same such buffers.
+    """
+    program = plan if isinstance(plan, Program) else plan.variants[0].schedule.program
     return {
         name: random_array(buffer, seed=seed, count=count)
         for name, buffer in program.buffers.items()

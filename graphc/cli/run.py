@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +106,7 @@ class Inputs:
             if name not in program.buffers:
                 raise unknown_buffer(name, program.buffers)
         made = random_inputs(program, seed=self.options.seed, count=self.options.count)
-        return {**made, **self.files}
+        return {**made, **{name: array.copy() for name, array in self.files.items()}}
 
 
 def file_of(word: str) -> tuple[str, Any]:
@@ -139,9 +139,7 @@ def run_one(wanted: Request, options: RunOptions, inputs: Inputs, doing: Progres
 def replay(
     plan: Plan, graph: Any, arrays: dict[str, Any], options: RunOptions, doing: Progress
 ) -> Ran:
-    load = loader(graph)
-    for name, array in arrays.items():
-        load(name, array)
+    graph.bind(arrays)
     launch_us, replay_us = [], []
     first: dict[str, Any] = {}
     for index in range(options.repeats):
@@ -175,32 +173,14 @@ def backend_of(graph: Any) -> str:
     return "reference" if isinstance(graph, ReferenceGraph) else "cuda"
 
 
-def loader(graph: Any) -> Callable[[str, Any], None]:
-    """How an array of the host gets into the graph's own memory."""
-    from graphc.backends.binding import check_array
-
-    if backend_of(graph) == "cuda":
-        return graph.write  # type: ignore[no-any-return]
-
-    def load(name: str, array: Any) -> None:
-        checked = check_array(graph.program.buffers[name], array)
-        if graph.arrays[name] is None:
-            graph.bind({name: checked.copy()})
-        else:
-            graph[name][...] = checked
-
-    return load
-
-
 def outputs(graph: Any, count: int | None) -> dict[str, Any]:
     """Copies of what the caller gets, rows in use only."""
     import numpy as np
 
     from graphc.cli.compare import output_buffers, rows_in_use
 
-    read = graph.read if backend_of(graph) == "cuda" else graph.__getitem__
     return {
-        buffer.name: np.array(rows_in_use(buffer, read(buffer.name), count))
+        buffer.name: np.array(rows_in_use(buffer, np.asarray(graph[buffer.name]), count))
         for buffer in output_buffers(graph.program)
     }
 
