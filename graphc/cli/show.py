@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from graphc.cli.build import variant_title
 from graphc.cli.output import note, print_json, progress, write_text
-from graphc.cli.request import Request, is_plan, plan_of
-from graphc.text.diagnostics import GraphcError
+from graphc.cli.request import Request, Value, is_plan, plan_of
 
 if TYPE_CHECKING:
     from graphc.draw.resources import Resources
-    from graphc.ir import Graph, Program, Schedule
+    from graphc.ir import Graph, Schedule
     from graphc.kernels.contract import Catalog
     from graphc.plan import Plan
     from graphc.routes import RouteSpec
@@ -121,32 +120,21 @@ def graph_of(schedule: Schedule) -> Graph:
 
 
 def one_piece(wanted: Request) -> list[Schedule]:
-    """The same spec with every cut and step in one piece; none where that cannot be had."""
+    """The same spec with all that is cut in one piece; none of a plan, which has lost its spec."""
+    from graphc import api
+    from graphc.spec.model import LayerSpec, load_spec
+
     if is_plan(wanted.path):
         return []
-    from graphc import api
-
-    found: list[Schedule] = []
-
-    def observe(name: str, stage: object) -> None:
-        if name == "insert_events":
-            from graphc.ir import Schedule
-
-            assert isinstance(stage, Schedule)
-            found.append(stage)
-
-    try:
-        built, catalog, known = read_request(wanted)
-        if built.program is None:
-            return []
-        program = in_one_piece(built.program)
-        from graphc.pipeline import schedule_program
-
-        for auto in api.candidates(program, known):
-            schedule_program(program, known, catalog, built.settings, auto=auto, observe=observe)
-    except GraphcError:
+    spec = load_spec(wanted.path)
+    if not isinstance(spec, LayerSpec):
         return []
-    return found
+    whole: dict[str, Value] = {f"schedule.cuts.{cut}": 1 for cut in spec.cuts}
+    for op, placement in spec.schedule.placements.items():
+        if placement.pieces is not None:
+            whole[f"schedule.{op}.pieces"] = 1
+    single = wanted.with_values(whole)
+    return [schedule for schedule, _ in api.check(single.path, **single.options())]
 
 
 def read_request(wanted: Request) -> tuple[Built, Catalog, dict[str, RouteSpec]]:
@@ -154,19 +142,6 @@ def read_request(wanted: Request) -> tuple[Built, Catalog, dict[str, RouteSpec]]
 
     return api.read(
         wanted.path, wanted.preset, wanted.schedule, wanted.kernels, wanted.routes, wanted.values
-    )
-
-
-def in_one_piece(program: Program) -> Program:
-    """Ops as before they are cut, each asked for in one piece."""
-    from dataclasses import replace
-
-    from graphc.ir import Placement
-
-    whole = Placement().pieces
-    return replace(
-        program,
-        ops=tuple(replace(op, placement=replace(op.placement, pieces=whole)) for op in program.ops),
     )
 
 
