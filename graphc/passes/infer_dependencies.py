@@ -10,6 +10,9 @@ Only the nearest dependency is recorded; what follows from it by transitivity is
 operations wait for the same set, the order goes through a join, so that the number of edges stays
 linear. An ``after`` may point at a later step: the program is then put in the order of the edges.
 
+Reading bytes that neither the caller nor an earlier operation has written is a mistake, and so is
+a conflict between two pieces of one step with nothing between them.
+
 Overlays: accesses of two buffers over the same memory conflict by their exact bytes if both are
 fixed. If the count governs either, its bytes move with the count, so that the two conflict as
 whole buffers.
@@ -26,8 +29,8 @@ from itertools import combinations
 import networkx as nx
 
 from graphc.dtypes import dtype
-from graphc.ir import Access, Buffer, Graph, Hazard, Join, Mode, Op, Placement, Program
-from graphc.text.diagnostics import Diagnostic, SpecError, error
+from graphc.ir import Access, Buffer, Graph, Hazard, Join, Mode, Op, Placement, Program, Role
+from graphc.text.diagnostics import Diagnostic, Note, SpecError, error
 
 READS, WRITES = 1, 2  # what a layer does to its bytes
 RAW, WAR, WAW, AFTER = 1, 2, 4, 8
@@ -59,7 +62,7 @@ def infer_dependencies(program: Program) -> Graph:
     >>> def copy(name, source, target):
     ...     accesses = Access("source", source, Mode.READ), Access("target", target, Mode.WRITE)
     ...     return Op(name, name, "g0", Copy(), accesses)
-    >>> buffers = {name: Buffer(name, "g0", "u8", (8,)) for name in "xy"}
+    >>> buffers = {name: Buffer(name, "g0", "u8", (8,), role=Role.STATE) for name in "xy"}
     >>> program = Program("p", ("g0",), buffers, (copy("a", x, y), copy("b", y, x)))
     >>> list(infer_dependencies(program).edges.edges(data="hazards"))
     [('a', 'b', (<Hazard.RAW: 'read-after-write'>, <Hazard.WAR: 'write-after-read'>))]
@@ -129,7 +132,7 @@ class Orders:
 def collect_hazards(program: Program, orders: Orders) -> None:
     places = lay_out(program.buffers)
     exact = {name for name, each in program.buffers.items() if not dtype(each.dtype).is_float}
-    conflicts: dict[tuple[str, str, str], Diagnostic] = {}
+    mistakes: dict[tuple[str, str, str], Diagnostic] = {}
     ops = program.ops
     found: Found = {}
     for index, op in enumerate(ops):
@@ -140,17 +143,19 @@ def collect_hazards(program: Program, orders: Orders) -> None:
                 if (access.mode is not Mode.READ) is not is_write or region.start == region.stop:
                     continue
                 key, kinds = meaning(op, index, access, region.buffer in exact)
-                places[region.buffer].note(region.start, region.stop, key, kinds, index, found)
+                place = places[region.buffer]
+                if not place.note(region.start, region.stop, key, kinds, index, found):
+                    refuse_read(op, access, program.buffers[region.buffer], mistakes)
                 found.pop(index, None)
                 if not found:
                     continue
                 for other in found:
                     if ops[other].step == op.step:
-                        refuse(op, ops[other], access, conflicts)
+                        refuse(op, ops[other], access, mistakes)
                 orders.add(index, found, region.buffer)
                 found.clear()
-    if conflicts:
-        raise SpecError(conflicts.values())
+    if mistakes:
+        raise SpecError(mistakes.values())
 
 
 READ_KEY: Key = ("read", 0)
@@ -171,13 +176,27 @@ def meaning(op: Op, index: int, access: Access, is_exact: bool) -> tuple[Key, in
             return ("write", index), WRITES
 
 
-def refuse(
-    op: Op, other: Op, access: Access, conflicts: dict[tuple[str, str, str], Diagnostic]
-) -> None:
+Mistakes = dict[tuple[str, str, str], Diagnostic]
+
+
+def refuse_read(op: Op, access: Access, buffer: Buffer, mistakes: Mistakes) -> None:
+    """Bytes that nobody has written are read."""
+    key = op.step, buffer.name, access.argument
+    if key not in mistakes:
+        mistakes[key] = Diagnostic(
+            "unwritten-read",
+            f"'{op.step}' reads '{buffer.name}' (argument '{access.argument}', {access.region}), "
+            "but nothing has written all of it before",
+            access.span if access.span.line else op.span,
+            notes=(Note(f"'{buffer.name}' is {buffer.role}, so no caller fills it", buffer.span),),
+        )
+
+
+def refuse(op: Op, other: Op, access: Access, mistakes: Mistakes) -> None:
     """Two pieces of one step touch the same bytes: its result would hang on their order."""
     key = op.step, access.region.buffer, access.argument
-    if key not in conflicts:
-        conflicts[key] = Diagnostic(
+    if key not in mistakes:
+        mistakes[key] = Diagnostic(
             "pieces-conflict",
             f"the pieces of '{op.step}' conflict: argument '{access.argument}' of '{op.name}' "
             f"({access.mode} {access.region}) meets bytes of '{other.name}'",
@@ -199,9 +218,10 @@ class Layer:
     members: list[int]
     below: list[int]
     below_kinds: int
+    is_written: bool
 
     def copy(self) -> Layer:
-        return Layer(self.key, self.kinds, list(self.members), self.below, self.below_kinds)
+        return replace(self, members=list(self.members))
 
 
 class Cells:
@@ -209,9 +229,9 @@ class Cells:
 
     __slots__ = ("layers", "starts")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_written: bool) -> None:
         self.starts = [0]
-        self.layers = [Layer(None, 0, [], [], 0)]
+        self.layers = [Layer(None, 0, [], [], 0, is_written)]
 
     def cut(self, at: int) -> int:
         """The index of the cell that starts there, made if need be."""
@@ -222,11 +242,13 @@ class Cells:
         self.layers.insert(index + 1, self.layers[index].copy())
         return index + 1
 
-    def note(self, start: int, stop: int, key: Key, kinds: int, op: int, found: Found) -> None:
+    def note(self, start: int, stop: int, key: Key, kinds: int, op: int, found: Found) -> bool:
+        """Note an access, and find what it waits for; False if it reads what nobody has written."""
         first, last = self.cut(start), self.cut(stop)
-        is_alone = key[0] == "write"
+        is_alone, writes, is_written = key[0] == "write", bool(kinds & WRITES), True
         for index in range(first, last):
             top = self.layers[index]
+            is_written &= top.is_written
             if top.key == key:
                 merge_layer(found, top.below, HAZARD_OF[top.below_kinds][kinds])
                 if top.members[-1] != op:
@@ -234,11 +256,14 @@ class Cells:
                 continue
             merge_layer(found, top.members, HAZARD_OF[top.kinds][kinds])
             if not is_alone:
-                self.layers[index] = Layer(key, kinds, [op], top.members, top.kinds)
+                self.layers[index] = Layer(
+                    key, kinds, [op], top.members, top.kinds, top.is_written or writes
+                )
         if is_alone:
             # Nothing ever joins a write, so what is below it no longer matters: one cell is enough.
             self.starts[first:last] = [start]
-            self.layers[first:last] = [Layer(key, kinds, [op], [], 0)]
+            self.layers[first:last] = [Layer(key, kinds, [op], [], 0, True)]
+        return is_written or not kinds & READS
 
 
 def merge_layer(found: Found, members: Iterable[int], hazards: int) -> None:
@@ -278,21 +303,31 @@ class Place:
     offset: int = 0
     crossings: list[tuple[Crossing, int]] = field(default_factory=list)
 
-    def note(self, start: int, stop: int, key: Key, kinds: int, op: int, found: Found) -> None:
-        self.cells.note(start + self.offset, stop + self.offset, key, kinds, op, found)
+    def note(self, start: int, stop: int, key: Key, kinds: int, op: int, found: Found) -> bool:
+        """Note an access, and find what it waits for; False if it reads what nobody has written."""
+        start, stop = start + self.offset, stop + self.offset
+        is_written = self.cells.note(start, stop, key, kinds, op, found)
         for crossing, side in self.crossings:
             crossing.note(side, kinds, op, found)
+        return is_written or bool(self.crossings)
+
+
+FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT, Role.STATE, Role.STATUS)
 
 
 def lay_out(buffers: Mapping[str, Buffer]) -> dict[str, Place]:
     """A place for each buffer: fixed overlays share the interval map of their base."""
     places: dict[str, Place] = {}
+    bases = {name: resolve(buffers, each) for name, each in buffers.items()}
+    filled = {bases[name][0] for name, each in buffers.items() if each.role in FILLED}
     groups: dict[str, list[tuple[int, Buffer]]] = {}
     shared: dict[str, Cells] = {}
     for name, buffer in buffers.items():
-        base, offset = resolve(buffers, buffer)
+        base, offset = bases[name]
         groups.setdefault(base, []).append((offset, buffer))
-        cells = Cells() if buffer.per_count else shared.setdefault(base, Cells())
+        cells = Cells(is_written=base in filled)
+        if not buffer.per_count:
+            cells = shared.setdefault(base, cells)
         places[name] = Place(cells, 0 if buffer.per_count else offset)
     for group in groups.values():
         for (one_start, one), (two_start, two) in combinations(group, 2):
