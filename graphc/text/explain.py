@@ -7,15 +7,17 @@ brackets that pydantic puts into it stand in no file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import replace
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from graphc.text.diagnostics import Diagnostic, SpecError
-from graphc.text.load import Document, Site, kind
+from graphc.text.load import Document, PathInFile, Site, kind
 from graphc.text.suggest import did_you_mean
 
 
@@ -26,6 +28,8 @@ class Written(BaseModel):
 
 
 WrittenT = TypeVar("WrittenT", bound=Written)
+Repair: TypeAlias = Callable[[Any, PathInFile, ErrorDetails], bool]
+MOST_REPAIRS = 5
 
 
 def validate(model: type[WrittenT], document: Document) -> WrittenT:
@@ -48,6 +52,29 @@ def examine(
         found = explain(problem, model, document)
     known = {each.span for each in document.mistakes}
     return None, (*document.mistakes, *(each for each in found if each.span not in known))
+
+
+def examine_with_repairs(
+    model: type[WrittenT], document: Document, repair: Repair
+) -> tuple[WrittenT | None, tuple[Diagnostic, ...]]:
+    """Like ``examine``, but leave out faulty entries, so that the rest can be looked at as well.
+
+    ``repair`` changes the data so that the fault at a path is gone; False if it cannot.
+    """
+    instance, faults = examine(model, document)
+    data = deepcopy(document.data)
+    for _ in range(MOST_REPAIRS):
+        if instance is not None or not isinstance(data, dict):
+            break
+        try:
+            instance = model.model_validate(data)
+        except ValidationError as problem:
+            found = problem.errors(include_url=False)
+            places = [follow(replace(document, data=data), each["loc"])[0].path for each in found]
+            for path, each in zip(places, found, strict=True):
+                if not repair(data, path, each):
+                    return None, faults
+    return instance, faults
 
 
 def explain(
@@ -97,7 +124,8 @@ def fields_at(model: type[BaseModel], loc: Iterable[int | str]) -> set[str]:
     """The fields that may stand where ``loc`` leads."""
     kinds: list[Any] = [model]
     for part in loc:
-        kinds = [each for kind_ in kinds for each in step(kind_, part)] or kinds
+        tagged = [each for each in kinds if is_model(each) and each.__name__ == part]
+        kinds = tagged or [each for kind_ in kinds for each in step(kind_, part)] or kinds
     return {name for each in kinds if is_model(each) for name in names_of(each)}
 
 
@@ -112,6 +140,10 @@ def step(kind_: Any, part: int | str) -> Iterator[Any]:
         for name, each in kind_.model_fields.items():
             if part in (name, each.alias):
                 yield from alternatives(each.annotation)
+                return
+        extra = kind_.__annotations__.get("__pydantic_extra__")
+        if extra is not None:
+            yield from alternatives(get_args(get_type_hints(kind_)["__pydantic_extra__"])[1])
     elif get_origin(kind_) is list:
         yield from alternatives(get_args(kind_)[0])
     elif get_origin(kind_) is dict:
