@@ -119,6 +119,9 @@ class CudaDriver:
         if result[0] != PEER_DISABLED:
             check("cuCtxDisablePeerAccess", result)
 
+    def synchronize_context(self) -> None:
+        check("cuCtxSynchronize", cu.cuCtxSynchronize())
+
     # Memory.
 
     def free_memory(self) -> tuple[int, int]:

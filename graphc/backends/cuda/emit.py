@@ -1,0 +1,313 @@
+"""Calls on streams and events: captured into a graph, built as explicit nodes, or issued eagerly.
+
+A capture begins and ends on the origin stream; every other stream enters it by waiting for an
+event of one that is in. Whatever fails in between, the capture is ended, so that streams, contexts
+and process stay usable. Of each op the nodes are kept, so that updates, traces and messages can
+speak of ops.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphc.backends.cuda.memory import Gpu
+from graphc.backends.cuda.work import Work
+from graphc.gpu.probe import current
+from graphc.gpu.protocol import Call, CopyCall, Driver, FillCall, KernelCall
+from graphc.ir import Emit, Extern, Join, Op, Schedule
+from graphc.text.diagnostics import CompilerBug, CudaError, error
+
+
+@dataclass(slots=True)
+class Built:
+    """A graph as it was made: its nodes by op, and the calls of which they were made."""
+
+    graph: int
+    nodes: dict[str, tuple[int, ...]]
+    calls: dict[str, tuple[Call, ...]]
+
+
+@dataclass(slots=True)
+class Queues:
+    """Streams and events of a schedule, each in the context of its device."""
+
+    driver: Driver
+    schedule: Schedule
+    gpus: Mapping[str, Gpu]
+    streams: dict[str, int] = field(default_factory=dict)
+    events: dict[str, int] = field(default_factory=dict)
+
+    def open(self) -> None:
+        devices = {stream.name: stream.device for stream in self.schedule.streams}
+        for stream in self.schedule.streams:
+            with current(self.driver, self.gpus[stream.device].context):
+                self.streams[stream.name] = self.driver.create_stream(stream.priority)
+        for each in self.schedule.instructions:
+            if each.kind == "record" and each.event not in self.events:
+                with current(self.driver, self.gpus[devices[each.stream]].context):
+                    self.events[each.event] = self.driver.create_event()
+
+    def close(self) -> None:
+        for event in self.events.values():
+            self.driver.destroy_event(event)
+        for stream in self.streams.values():
+            self.driver.destroy_stream(stream)
+        self.events.clear()
+        self.streams.clear()
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Emits the ops of one schedule, again after each change of bindings."""
+
+    driver: Driver
+    work: Work
+    queues: Queues
+    gpus: Mapping[str, Gpu]
+    argument: Callable[[str], Any]  # buffer -> the array that an extern op is given
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.work.variant.schedule
+
+    def build(self, count: int | None) -> Built:
+        return self.nodes(count) if self.schedule.emit is Emit.NODES else self.capture(count)
+
+    def capture(self, count: int | None) -> Built:
+        origin = self.queues.streams[self.schedule.origin]
+        context = self.gpus[self.device_of(self.schedule.origin)].context
+        with current(self.driver, context):
+            self.driver.begin_capture(origin)
+            try:
+                nodes, calls = self.captured_ops(count)
+            except BaseException:
+                self.abandon(origin)
+                raise
+            graph = self.driver.end_capture(origin)
+        return Built(graph, nodes, calls)
+
+    def abandon(self, origin: int) -> None:
+        """End a capture that failed; what it left is thrown away, the first error stands."""
+        with suppress(CudaError):
+            self.driver.destroy_graph(self.driver.end_capture(origin))
+
+    def captured_ops(
+        self, count: int | None
+    ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[Call, ...]]]:
+        nodes: dict[str, tuple[int, ...]] = {}
+        calls: dict[str, tuple[Call, ...]] = {}
+        joined = {self.schedule.origin}
+        recorded: set[str] = set()
+
+        def run(op: Op, stream: str) -> None:
+            if stream not in joined:
+                raise CompilerBug(
+                    "emit", f"op '{op.name}' is on stream '{stream}' outside the capture"
+                )
+            calls[op.name] = self.work.emitted(op, count)
+            nodes[op.name] = self.captured(op, self.queues.streams[stream], calls[op.name])
+
+        def record(stream: str, event: str) -> None:
+            if stream in joined:
+                recorded.add(event)
+
+        def wait(stream: str, event: str) -> None:
+            if event in recorded:
+                joined.add(stream)
+
+        self.issue(run, record, wait)
+        return nodes, calls
+
+    def captured(self, op: Op, stream: int, calls: tuple[Call, ...]) -> tuple[int, ...]:
+        """Issue the op's calls into the capture; the nodes that they became."""
+        if isinstance(op.work, Extern):
+            return self.captured_extern(op, op.work, stream)
+        nodes: list[int] = []
+        for call in calls:
+            self.enqueue(call, stream)
+            tail = self.driver.capture_tail(stream)
+            if tail is None or len(tail[1]) != 1:
+                raise CompilerBug("emit", f"op '{op.name}' left no single node in the capture")
+            nodes += tail[1]
+        return tuple(nodes)
+
+    def captured_extern(self, op: Op, extern: Extern, stream: int) -> tuple[int, ...]:
+        tail = self.driver.capture_tail(stream)
+        assert tail is not None
+        before = set(self.driver.nodes(tail[0]))
+        self.call_extern(op, extern, stream)
+        return tuple(node for node in self.driver.nodes(tail[0]) if node not in before)
+
+    def nodes(self, count: int | None) -> Built:
+        """Explicit nodes in program order, with the schedule's true edges and no others."""
+        before: dict[str, list[str]] = {op.name: [] for op in self.work.program}
+        for first, second in self.schedule.edges:
+            before[second].append(first)
+        built = Built(self.driver.create_graph(), {}, {})
+        ends: dict[str, tuple[int, ...]] = {}  # what a follower of the op depends on
+        try:
+            for op in self.work.program:
+                needs = tuple(
+                    dict.fromkeys(node for each in before[op.name] for node in ends[each])
+                )
+                with for_op(op):
+                    built.calls[op.name] = self.work.emitted(op, count)
+                    built.nodes[op.name] = self.added(op, built, needs)
+                ends[op.name] = built.nodes[op.name][-1:] or needs
+        except BaseException:
+            self.driver.destroy_graph(built.graph)
+            raise
+        return built
+
+    def added(self, op: Op, built: Built, needs: tuple[int, ...]) -> tuple[int, ...]:
+        if isinstance(op.work, Join):
+            return (self.driver.add_empty(built.graph, needs),)
+        if isinstance(op.work, Extern):
+            return (self.added_extern(op, op.work, built.graph, needs),)
+        context = self.gpus[op.device].context
+        nodes: list[int] = []
+        with current(self.driver, context):
+            for call in built.calls[op.name]:
+                nodes.append(self.add(built.graph, needs, call, context))
+                needs = (nodes[-1],)
+        return tuple(nodes)
+
+    def add(self, graph: int, needs: tuple[int, ...], call: Call, context: int) -> int:
+        match call:
+            case KernelCall():
+                return self.driver.add_kernel(graph, needs, call, context)
+            case CopyCall():
+                return self.driver.add_copy(graph, needs, call, context)
+            case FillCall():
+                return self.driver.add_fill(graph, needs, call, context)
+
+    def added_extern(self, op: Op, extern: Extern, graph: int, needs: tuple[int, ...]) -> int:
+        """What the callable enqueues, captured by itself, is one child graph."""
+        with current(self.driver, self.gpus[op.device].context):
+            stream = self.driver.create_stream(op.placement.priority)
+            try:
+                self.driver.begin_capture(stream)
+                try:
+                    self.call_extern(op, extern, stream)
+                except BaseException:
+                    self.abandon(stream)
+                    raise
+                child = self.driver.end_capture(stream)
+                try:
+                    return self.driver.add_child(graph, needs, child)
+                finally:
+                    self.driver.destroy_graph(child)
+            finally:
+                self.driver.destroy_stream(stream)
+
+    def eager(
+        self, count: int | None, around: Callable[[Op, str, bool], None] | None = None
+    ) -> None:
+        """Issue everything now; ``around`` is told of each op before (False) and after (True)."""
+
+        def run(op: Op, stream: str) -> None:
+            if around is not None:
+                around(op, stream, False)
+            handle = self.queues.streams[stream]
+            if isinstance(op.work, Extern):
+                self.call_extern(op, op.work, handle)
+            for call in self.work.calls(op, count):
+                self.enqueue(call, handle)
+            if around is not None:
+                around(op, stream, True)
+
+        self.issue(run, lambda stream, event: None, lambda stream, event: None)
+
+    def issue(
+        self,
+        run: Callable[[Op, str], None],
+        record: Callable[[str, str], None],
+        wait: Callable[[str, str], None],
+    ) -> None:
+        """Go through the instructions; the callables hear of each, inside its device's context."""
+        ops = {op.name: op for op in self.work.program}
+        contexts = {s.name: self.gpus[s.device].context for s in self.schedule.streams}
+        for each in self.schedule.instructions:
+            stream = self.queues.streams[each.stream]
+            with current(self.driver, contexts[each.stream]):
+                match each.kind:
+                    case "run":
+                        with for_op(ops[each.op]):
+                            run(ops[each.op], each.stream)
+                    case "record":
+                        self.driver.record(self.queues.events[each.event], stream)
+                        record(each.stream, each.event)
+                    case "wait":
+                        self.driver.wait(stream, self.queues.events[each.event])
+                        wait(each.stream, each.event)
+                    case "sync":
+                        raise error(
+                            "host-step",
+                            "the schedule waits on the host: it can be checked, not run",
+                            each.span,
+                        )
+
+    def enqueue(self, call: Call, stream: int) -> None:
+        match call:
+            case KernelCall():
+                self.driver.launch(call, stream)
+            case CopyCall():
+                self.driver.copy(call, stream)
+            case FillCall():
+                self.driver.fill(call, stream)
+
+    def call_extern(self, op: Op, extern: Extern, stream: int) -> None:
+        """Call ``module:name`` with the stream, arrays by argument, scalars, and the count's word
+        on the device if it has a parameter of that name."""
+        function = resolve(extern.function, op)
+        given: dict[str, Any] = {
+            each.argument: self.argument(each.region.buffer) for each in op.accesses
+        }
+        given |= extern.scalars
+        if "count" in inspect.signature(function).parameters:
+            given["count"] = self.gpus[op.device].count_word
+        function(stream=stream, **given)
+
+    def device_of(self, stream: str) -> str:
+        for each in self.schedule.streams:
+            if each.name == stream:
+                return each.device
+        raise CompilerBug("emit", f"no stream is named '{stream}'")
+
+
+@contextmanager
+def for_op(op: Op) -> Iterator[None]:
+    """Name the op in what the driver refuses."""
+    try:
+        yield
+    except CudaError as problem:
+        if problem.op is not None:
+            raise
+        raise CudaError(
+            problem.call, problem.error, problem.explanation, op=op.name, span=op.span
+        ) from None
+
+
+def resolve(name: str, op: Op) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    try:
+        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as problem:
+        raise error(
+            "unknown-extern",
+            f"cannot load '{name}': {problem}",
+            op.span,
+            hint="write it as 'module:function', importable from where graphc runs",
+        ) from None
+    return found
+
+
+def prioritised(schedule: Schedule) -> dict[str, int]:
+    """Op -> priority of its stream."""
+    of_stream = {stream.name: stream.priority for stream in schedule.streams}
+    return {each.op: of_stream[each.stream] for each in schedule.instructions if each.kind == "run"}

@@ -1,0 +1,289 @@
+"""A plan ready to replay on GPUs: bind, launch, views, close.
+
+Loading, allocation of scratch and the data tests of the machine happen when it is made; memory of
+buffers with a role and the graph itself come with the first ``upload`` or ``launch``, so that
+arrays bound before cost nothing. A new binding captures again and updates the executable graph in
+place where the driver can, else replaces it.
+
+Launches of one graph are ordered by their streams, as any work: a caller who changes the stream
+orders the two. The count travels on the stream, too: it is a word on each GPU, set before the
+replay that uses it; nodes of copies and fills change for future launches only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from graphc.backends.binding import check_count, named_arrays, unknown_buffer
+from graphc.backends.cuda.arrays import as_host_array, check_foreign, look_at
+from graphc.backends.cuda.choose import choose_variant
+from graphc.backends.cuda.executable import Executable
+from graphc.backends.cuda.readback import ReadBack
+from graphc.backends.cuda.session import Session
+from graphc.backends.cuda.timing import OpTime, time_ops, time_replays
+from graphc.backends.cuda.views import View
+from graphc.gpu import open_driver
+from graphc.gpu.probe import current, peer_facts
+from graphc.gpu.protocol import Driver
+from graphc.ir import MAPPED, Buffer, Role
+from graphc.machine import Machine, place_devices
+from graphc.plan import Plan, Variant
+from graphc.text.diagnostics import CudaError, UsageError
+
+NEVER = object()  # neither a stream nor a count: the fast path of ``launch`` does not apply
+LARGEST_DEFAULT_STREAM = 2  # handles 0, 1, 2 are the default streams of the current context
+POISON = 0xFF
+
+
+class CudaGraph:
+    """A plan on the GPUs of this process; the same surface as the reference backend."""
+
+    _session: Session | None = None
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        devices: Mapping[str, int] | Sequence[int] | None = None,
+        driver: Driver | None = None,
+        variant: Variant | None = None,
+    ) -> None:
+        self.plan = plan
+        self._driver = driver or open_driver()
+        self.machine = machine_of(self._driver)
+        names = plan.variants[0].schedule.program.devices
+        self.placed = place_devices(names, len(self.machine.gpus), devices)
+        self.variant = variant or choose_variant(plan, self.machine, self.placed)
+        self.program = self.variant.schedule.program
+        self._bound: dict[str, Any] = {}  # buffer -> the caller's array, kept while it is used
+        self._last_stream: object = NEVER
+        self._last_count: object = NEVER
+        self._replay: Callable[[], None] = self.synchronize
+        session = Session(
+            self._driver, plan, self.variant, self.machine, self.placed, self._argument
+        )
+        self._session, self._memory = session, session.memory
+        self._home, self._handle = session.home, session.own_stream
+        self._executable = Executable(session)
+
+    @property
+    def routes(self) -> Mapping[str, str]:
+        """Transfer -> the route that was taken."""
+        return self.variant.routes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was decided about this machine that a user may want to know."""
+        return tuple(self._memory.notes)
+
+    def bind(self, arrays: Mapping[str, Any] | None = None, /, **named: Any) -> None:
+        """Use the caller's arrays in place of the plan's own memory.
+
+        Arrays on a device (and page-locked ones for mapped buffers) are used where they are;
+        numpy arrays are copied into the graph's own memory, once, now. A list stands for the
+        buffers of all iterations of that name. Nothing is bound if one of them does not fit.
+        """
+        self._open_session()
+        pairs = list(named_arrays(self.program.buffers, {**(arrays or {}), **named}))
+        with current(self._driver, self._home.context):
+            pointers = [self._checked(self.program.buffers[name], value) for name, value in pairs]
+            for (name, value), pointer in zip(pairs, pointers, strict=True):
+                self._bind_one(self.program.buffers[name], value, pointer)
+
+    def _checked(self, buffer: Buffer, value: Any) -> int | None:
+        """The address of the caller's array; None if it is to be copied in."""
+        if buffer.overlay is not None:
+            raise UsageError(
+                f"'{buffer.name}' lies over '{buffer.overlay[0]}': bind an array to that one"
+            )
+        is_mapped = buffer.device == MAPPED
+        if not isinstance(value, np.ndarray):
+            ordinal = None if is_mapped else self.placed[buffer.device]
+            return check_foreign(buffer, look_at(buffer.name, value), ordinal, self._driver)
+        array = as_host_array(buffer, value)
+        facts = self._driver.pointer(array.ctypes.data) if is_mapped and array is value else None
+        return facts.device_pointer if facts is not None and facts.is_host else None
+
+    def _bind_one(self, buffer: Buffer, value: Any, pointer: int | None) -> None:
+        before = self._memory.address(buffer)
+        if pointer is None:
+            self._memory.own(buffer)
+            self._bound.pop(buffer.name, None)
+            self._view(buffer).write(value)
+        else:
+            self._memory.bind(buffer, pointer)
+            self._bound[buffer.name] = value
+        if self._memory.address(buffer) != before:
+            self._forget_launch()
+            self._executable.is_stale = True
+
+    def upload(self) -> None:
+        """Build the graph and bring it to the devices, so that the first launch costs no more."""
+        session = self._open_session()
+        with current(self._driver, self._home.context):
+            self._executable.ensure_built(check_count(self.program, None))
+            if self._executable.handle:
+                self._driver.upload(self._executable.handle, session.own_stream)
+                self._driver.synchronize(session.own_stream)
+
+    def launch(self, stream: object = None, count: int | None = None) -> None:
+        """Replay on a stream (None: the graph's own) with ``count`` rows in use (None: all).
+
+        The stream is anything with ``__cuda_stream__``, or a handle. The call only enqueues.
+        """
+        if stream is self._last_stream and count == self._last_count:
+            self._replay()
+            return
+        self._launch_anew(stream, count)
+
+    def _launch_anew(self, stream: object, count: int | None) -> None:
+        session = self._open_session()
+        rows = check_count(self.program, count)
+        handle = session.own_stream if stream is None else stream_handle(stream)
+        self._forget_launch()
+        # A default stream is that of the caller's current context, if there is one.
+        is_default = handle <= LARGEST_DEFAULT_STREAM
+        place = (self._driver.current_context() if is_default else 0) or self._home.context
+        with current(self._driver, place):
+            context = self._driver.stream_context(handle)
+            self._executable.ensure_built(rows)
+            self._executable.set_rows(rows, handle, context)
+            replay = self._executable.launcher(rows, handle, context)
+            self._handle = handle
+            replay()
+        self._replay, self._last_stream, self._last_count = replay, stream, count
+
+    def _forget_launch(self) -> None:
+        """The next launch looks at everything again."""
+        self._last_stream, self._last_count, self._replay = NEVER, NEVER, self.synchronize
+
+    def synchronize(self) -> None:
+        """Wait for the launches so far."""
+        self._open_session()
+        with current(self._driver, self._home.context):
+            self._driver.synchronize(self._handle)
+
+    def read_back(self) -> ReadBack:
+        """Compare the graph at hand with the plan, as is done whenever it is built."""
+        self._open_session()
+        with current(self._driver, self._home.context):
+            self._executable.ensure_built(check_count(self.program, None))
+            found = self._executable.read_back()
+        if found is None:
+            raise UsageError("emit: streams builds no graph, so there is nothing to read back")
+        return found
+
+    def __getitem__(self, name: str) -> View:
+        """A view of a buffer as it lies now: DLPack, the CUDA array interface, numpy."""
+        self._open_session()
+        if name not in self.program.buffers:
+            raise unknown_buffer(name, self.program.buffers)
+        buffer = self.program.buffers[name]
+        if not self._memory.address(buffer) and not buffer.is_optional:
+            self._memory.allocate_rest()
+        if not self._memory.address(buffer):
+            raise UsageError(f"'{name}' is optional and nothing is bound to it")
+        return self._view(buffer)
+
+    def _view(self, buffer: Buffer) -> View:
+        is_mapped = buffer.device == MAPPED
+        ordinal = None if is_mapped else self.placed[buffer.device]
+        session = self._open_session()
+        context = self._home.context if is_mapped else session.gpus[buffer.device].context
+        pointer = self._memory.address(buffer)
+        return View(buffer, pointer, ordinal, context, self._driver, self.synchronize)
+
+    def _argument(self, name: str) -> View | None:
+        """What an extern op is given for a buffer; None if it is optional and unbound."""
+        buffer = self.program.buffers[name]
+        return self._view(buffer) if self._memory.address(buffer) else None
+
+    def poison(self) -> None:
+        """Overwrite all scratch, so that a read of stale bytes shows."""
+        for buffer in self.program.buffers.values():
+            if buffer.role is Role.SCRATCH and buffer.nbytes:
+                self._view(buffer).write_bytes(np.full(buffer.nbytes, POISON, np.uint8))
+
+    def time_ops(self, rounds: int = 20, count: int | None = None) -> list[OpTime]:
+        """How long every op takes on its stream, and how long the stream waited before it."""
+        session = self._open_session()
+        self._forget_launch()
+        rows = check_count(self.program, count)
+        with current(self._driver, self._home.context):
+            self._executable.ensure_built(rows)
+            self._executable.set_rows(rows, session.own_stream, self._home.context)
+            session.wait_for_all()
+            return time_ops(session.emitter, rows, rounds)
+
+    def time_replays(self, rounds: int = 20, count: int | None = None) -> list[float]:
+        """Microseconds of each of some replays, by events around it on the graph's own stream."""
+        session = self._open_session()
+        self.launch(None, count)
+        with current(self._driver, self._home.context):
+            return time_replays(self._driver, session.own_stream, self._replay, rounds)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._session is None
+
+    def _open_session(self) -> Session:
+        if self._session is None:
+            raise UsageError(f"the graph of '{self.plan.name}' is closed")
+        return self._session
+
+    def close(self) -> None:
+        """Wait for the launches, then give everything back; views end here, too."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        self._forget_launch()
+        with suppress(CudaError), current(self._driver, self._home.context):
+            self._executable.drop()
+        session.close()
+        self._bound.clear()
+
+    def __enter__(self) -> CudaGraph:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
+
+def machine_of(driver: Driver) -> Machine:
+    """The machine behind a driver; a ``CudaError`` if it has no GPU."""
+    count = driver.device_count()
+    if not count:
+        raise CudaError(
+            "cuDeviceGetCount", "NO_GPU", "the driver finds no GPU: use the reference backend"
+        )
+    facts = tuple(driver.device(ordinal) for ordinal in range(count))
+    return Machine(facts, lambda source, target: peer_facts(driver, source, target))
+
+
+def stream_handle(stream: Any) -> int:
+    """The handle of a stream of any library."""
+    if isinstance(stream, int):
+        return stream
+    for protocol in ("__cuda_stream__", "cuda_stream", "ptr"):
+        found = getattr(stream, protocol, None)
+        if found is not None:
+            value = found() if callable(found) else found
+            return int(value[1]) if isinstance(value, tuple) else int(value)
+    raise UsageError(
+        f"a {type(stream).__name__} is no stream: expected an object with __cuda_stream__ "
+        "(torch, cupy, cuda.core), a handle, or None"
+    )

@@ -1,0 +1,191 @@
+"""Kernel images -> loaded functions, launch shapes and arguments.
+
+Everything is loaded, and touched once in every context, before the first capture: a kernel that
+is loaded lazily while others spin deadlocks.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import lcm
+
+import numpy as np
+
+from graphc.backends.cuda.memory import Gpu
+from graphc.dtypes import dtype
+from graphc.gpu.probe import arch_name, current
+from graphc.gpu.protocol import Dim, Driver, KernelCall
+from graphc.ir import Kernel, Op
+from graphc.plan import KernelImage
+from graphc.text.diagnostics import CompilerBug, CudaError
+
+# struct codes of scalars; floats that no C type holds go by their bits.
+CODES = {
+    "f64": "d", "f32": "f", "i64": "q", "u64": "Q", "i32": "i", "u32": "I", "i16": "h",
+    "i8": "b", "u8": "B", "f16": "H", "bf16": "H", "fp8_e4m3": "B",
+}  # fmt: skip
+BITS = {"f16": np.uint16, "bf16": np.uint16, "fp8_e4m3": np.uint8}
+POINTER = "Q"
+
+
+@dataclass(slots=True)
+class Kernels:
+    """The plan's kernels, loaded: one library for each architecture, one function a context."""
+
+    driver: Driver
+    images: Mapping[str, KernelImage]
+    libraries: dict[tuple[str, str], int] = field(default_factory=dict)
+    functions: dict[tuple[str, int], int] = field(default_factory=dict)
+    shared: dict[tuple[str, int], int] = field(default_factory=dict)  # bytes allowed so far
+
+    def load(self, key: str, gpu: Gpu, op: Op) -> int:
+        """The kernel's function in the GPU's context."""
+        if (key, gpu.ordinal) not in self.functions:
+            image = self.images[key]
+            check_capability(image, gpu, op)
+            with current(self.driver, gpu.context):
+                kernel = self.driver.kernel(self.library(image, gpu), image.entry)
+                self.functions[key, gpu.ordinal] = self.driver.function(kernel)
+        return self.functions[key, gpu.ordinal]
+
+    def library(self, image: KernelImage, gpu: Gpu) -> int:
+        arch = arch_name(gpu.facts.capability)
+        if (image.key, arch) not in self.libraries:
+            code = cubin(image, arch)
+            self.libraries[image.key, arch] = self.driver.load_library(code)
+        return self.libraries[image.key, arch]
+
+    def allow_shared(self, key: str, gpu: Gpu, nbytes: int) -> None:
+        """Raise the kernel's limit of dynamic shared memory on the GPU to what a launch asks."""
+        if nbytes > self.shared.get((key, gpu.ordinal), 0):
+            image = self.images[key]
+            kernel = self.driver.kernel(self.library(image, gpu), image.entry)
+            self.driver.allow_shared(kernel, gpu.ordinal, nbytes)
+            self.shared[key, gpu.ordinal] = nbytes
+
+    def release(self) -> None:
+        for library in self.libraries.values():
+            self.driver.unload_library(library)
+        self.libraries.clear()
+        self.functions.clear()
+
+
+def check_capability(image: KernelImage, gpu: Gpu, op: Op) -> None:
+    if gpu.facts.capability < image.min_capability:
+        raise CudaError(
+            "load kernels",
+            "GPU_TOO_OLD",
+            f"kernel '{image.template}' needs compute capability "
+            f"{dotted(image.min_capability)}; GPU {gpu.ordinal} ({gpu.facts.name}) has "
+            f"{dotted(gpu.facts.capability)}",
+            op=op.name,
+            span=op.span,
+        )
+
+
+def dotted(capability: int) -> str:
+    """
+    >>> dotted(90)
+    '9.0'
+    """
+    return f"{capability // 10}.{capability % 10}"
+
+
+def cubin(image: KernelImage, arch: str) -> bytes:
+    """The plan's own cubin for the architecture, else a new one."""
+    if arch in image.cubins:
+        return b64decode(image.cubins[arch])
+    from graphc.kernels.compile import compile_image
+
+    return compile_image(image, arch)
+
+
+def kernel_call(
+    op: Op,
+    image: KernelImage,
+    gpu: Gpu,
+    *,
+    function: int,
+    pointers: Sequence[int],
+    capacity: int | None,
+    priority: int,
+) -> KernelCall:
+    """The launch of an op; the same for every count, which the kernel reads on the device."""
+    assert isinstance(op.work, Kernel)
+    scope = launch_scope(op, op.work, gpu, capacity)
+    launch = image.launch
+    return KernelCall(
+        function=function,
+        grid=extents(launch.grid, scope, op),
+        block=extents(launch.block, scope, op),
+        shared=evaluated(launch.shared, scope, op),
+        arguments=(
+            *((POINTER, pointer) for pointer in pointers),
+            *scalars(image, op.work),
+            *piece_arguments(op, gpu),
+        ),
+        cluster=extents(launch.cluster, scope, op) if launch.cluster else None,
+        is_cooperative=launch.is_cooperative,
+        priority=priority,
+    )
+
+
+def launch_scope(op: Op, kernel: Kernel, gpu: Gpu, capacity: int | None) -> dict[str, object]:
+    from graphc.text.expr import Record
+
+    lo, hi = op.piece.bounds(op.axis, capacity)
+    facts = gpu.facts
+    return {
+        **kernel.symbols,
+        **kernel.options,
+        "lo": lo,
+        "hi": hi,
+        "blocks": op.placement.blocks or 0,
+        "arch": facts.capability,
+        "device": Record({"sms": facts.sms, "shared_optin": facts.shared_optin}),
+    }
+
+
+def extents(texts: Sequence[str], scope: Mapping[str, object], op: Op) -> Dim:
+    """Three extents, each at least 1: an empty launch is no launch, and a kernel of empty pieces
+    does nothing by itself."""
+    values = [max(1, evaluated(text, scope, op)) for text in texts]
+    x, y, z = (*values, 1, 1, 1)[:3]
+    return x, y, z
+
+
+def evaluated(text: str, scope: Mapping[str, object], op: Op) -> int:
+    from graphc.text.expr import evaluate_count
+
+    return evaluate_count(text, scope, op.span)
+
+
+def scalars(image: KernelImage, kernel: Kernel) -> list[tuple[str, int | float]]:
+    found: list[tuple[str, int | float]] = []
+    for name, kind in image.scalars:
+        if name not in kernel.scalars:
+            raise CompilerBug("cuda", f"scalar '{name}' of kernel '{image.template}' has no value")
+        found.append((CODES[kind], as_argument(kernel.scalars[name], kind)))
+    return found
+
+
+def as_argument(value: int | float, kind: str) -> int | float:
+    if kind in BITS:
+        return int(np.array(value, dtype(kind).numpy).view(BITS[kind])[()])
+    return float(value) if dtype(kind).is_float else int(value)
+
+
+def piece_arguments(op: Op, gpu: Gpu) -> tuple[tuple[str, int], ...]:
+    """count, scale, lo, hi, den, piece: how the kernel finds its rows."""
+    start, stop = op.piece.start, op.piece.stop
+    den = lcm(start.denominator, stop.denominator)
+    lo = start.numerator * (den // start.denominator)
+    hi = stop.numerator * (den // stop.denominator)
+    is_counted = op.axis.per_count > 0
+    count = gpu.count_word if is_counted else 0
+    scale = op.axis.per_count if is_counted else op.axis.extent
+    return (
+        (POINTER, count), ("i", scale), ("i", lo), ("i", hi), ("i", den), ("i", op.piece.index),
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""An op and the count in use -> the driver's calls.
+
+Kernels read the count on the device, so their calls never change with it. A copy or a fill is
+cut to the rows in use; without rows it has no call at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from graphc.backends.cuda.kernels import Kernels, kernel_call
+from graphc.backends.cuda.memory import DeviceMemory, Gpu
+from graphc.dtypes import dtype
+from graphc.gpu.protocol import Call, CopyCall, FillCall, KernelCall
+from graphc.ir import Copy, Extern, Fill, Join, Kernel, Op, Opaque, Program, Transfer
+from graphc.plan import Variant
+from graphc.text.diagnostics import CompilerBug, UsageError, error
+
+
+@dataclass(slots=True)
+class Work:
+    """The calls of a variant's ops, with the memory as it is bound now."""
+
+    variant: Variant
+    memory: DeviceMemory
+    kernels: Kernels
+    gpus: Mapping[str, Gpu]
+    launches: dict[str, KernelCall] = field(default_factory=dict)
+    placeholder_counts: dict[str, int | None] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        return self.variant.schedule.program
+
+    def prepare(self, priorities: Mapping[str, int]) -> None:
+        """Settle the launch of every kernel; load what is not loaded yet."""
+        for op in self.program:
+            if isinstance(op.work, Kernel):
+                self.launches[op.name] = self.launch_of(op, priorities.get(op.name, 0))
+
+    def launch_of(self, op: Op, priority: int) -> KernelCall:
+        key = self.variant.images[op.step]
+        image = self.kernels.images[key]
+        gpu = self.gpus[op.device]
+        function = self.kernels.load(key, gpu, op)
+        pointers = [self.pointer(op, name) for name in image.pointers]
+        call = kernel_call(
+            op,
+            image,
+            gpu,
+            function=function,
+            pointers=pointers,
+            capacity=self.program.capacity,
+            priority=priority,
+        )
+        self.kernels.allow_shared(key, gpu, call.shared)
+        return call
+
+    def pointer(self, op: Op, argument: str) -> int:
+        for access in op.accesses:
+            if access.argument == argument:
+                return self.memory.address(self.program.buffers[access.region.buffer])
+        return 0
+
+    def calls(self, op: Op, count: int | None) -> tuple[Call, ...]:
+        """What the op does with ``count`` rows in use."""
+        match op.work:
+            case Kernel():
+                return (self.launches[op.name],)
+            case Copy():
+                return self.copies(op, count)
+            case Fill():
+                return self.fills(op, op.work, count)
+            case Join() | Extern():
+                return ()
+            case Opaque() | Transfer():
+                raise nothing_to_run(op)
+
+    def emitted(self, op: Op, count: int | None) -> tuple[Call, ...]:
+        """The calls for which nodes are made: an op without rows now may have some another time."""
+        calls = self.calls(op, count)
+        if calls or not op.axis.per_count or not isinstance(op.work, Copy | Fill):
+            return calls
+        if op.name not in self.placeholder_counts:
+            self.placeholder_counts[op.name] = first_count_with_rows(op, self.program.capacity)
+        placeholder = self.placeholder_counts[op.name]
+        return () if placeholder is None else self.calls(op, placeholder)
+
+    def is_counted(self, op: Op) -> bool:
+        """Whether its calls change with the count."""
+        return op.axis.per_count > 0 and isinstance(op.work, Copy | Fill)
+
+    def copies(self, op: Op, count: int | None) -> tuple[CopyCall, ...]:
+        lo, hi = op.piece.bounds(op.axis, count)
+        source, row_nbytes = self.base(op, "source")
+        target, _ = self.base(op, "target")
+        if lo >= hi or not row_nbytes:
+            return ()
+        start = lo * row_nbytes
+        return (CopyCall(target + start, source + start, (hi - lo) * row_nbytes),)
+
+    def fills(self, op: Op, fill: Fill, count: int | None) -> tuple[FillCall, ...]:
+        lo, hi = op.piece.bounds(op.axis, count)
+        target, row_nbytes = self.base(op, "target")
+        if lo >= hi or not row_nbytes:
+            return ()
+        kind = self.program.buffers[op["target"].region.buffer].dtype
+        pattern = np.array(fill.value, dtype(kind).numpy).tobytes()
+        elements = (hi - lo) * row_nbytes // len(pattern)
+        return fill_calls(target + lo * row_nbytes, pattern, elements)
+
+    def base(self, op: Op, argument: str) -> tuple[int, int]:
+        """The address of an argument's buffer, and the bytes of one of its rows."""
+        buffer = self.program.buffers[op[argument].region.buffer]
+        address = self.memory.address(buffer)
+        if not address:
+            raise UsageError(
+                f"'{buffer.name}' is optional and nothing is bound to it, "
+                f"but op '{op.name}' uses it"
+            )
+        return address, buffer.row_nbytes
+
+
+def fill_calls(target: int, pattern: bytes, elements: int) -> tuple[FillCall, ...]:
+    """Memsets of one element's bytes; eight bytes with unlike halves take one for each half.
+
+    >>> fill_calls(64, b"\\1\\0\\0\\0\\0\\0\\0\\0", 3)[1]
+    FillCall(target=68, value=0, element_nbytes=4, width=1, height=3, pitch=8)
+    """
+    if len(pattern) < 8:
+        value = int.from_bytes(pattern, "little")
+        return (FillCall(target, value, len(pattern), elements),)
+    low, high = (int.from_bytes(half, "little") for half in (pattern[:4], pattern[4:]))
+    if low == high:
+        return (FillCall(target, low, 4, 2 * elements),)
+    return tuple(
+        FillCall(target + at, value, 4, 1, elements, 8) for at, value in ((0, low), (4, high))
+    )
+
+
+def first_count_with_rows(op: Op, capacity: int | None) -> int | None:
+    """The smallest count for which the op has rows; None if there is none up to the capacity."""
+    for count in range(1, (capacity or 0) + 1):
+        lo, hi = op.piece.bounds(op.axis, count)
+        if lo < hi:
+            return count
+    return None
+
+
+def nothing_to_run(op: Op) -> Exception:
+    if isinstance(op.work, Opaque):
+        return error(
+            "opaque-op",
+            f"op '{op.name}' only declares what it touches: "
+            "such a schedule can be checked, not run",
+            op.span,
+        )
+    return CompilerBug("cuda", f"transfer '{op.name}' was not lowered")
