@@ -38,7 +38,8 @@ def narrow(values: NDArray[np.float32], dtype: np.dtype[Any]) -> Array:
     if dtype == np.float16:
         result: Array = np.clip(values, -F16_MAX, F16_MAX).astype(np.float16)
     elif dtype == ml_dtypes.bfloat16:
-        result = values.astype(ml_dtypes.bfloat16)
+        with np.errstate(invalid="ignore"):
+            result = values.astype(ml_dtypes.bfloat16)
     else:
         raise TypeError(f"cannot narrow to {dtype}")
     result.view(np.uint16)[np.isnan(values)] = CANONICAL_NAN

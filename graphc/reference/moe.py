@@ -34,7 +34,7 @@ def sum_of_squares(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     width = PARTIAL_SUMS * GROUP
     padded = np.zeros((len(rows), -(-rows.shape[1] // width) * width), np.float32)
     padded[:, : rows.shape[1]] = rows
-    groups = padded.reshape(len(rows), -1, PARTIAL_SUMS, GROUP)
+    groups = padded.reshape(len(rows), padded.shape[1] // width, PARTIAL_SUMS, GROUP)
     partial = np.zeros((len(rows), PARTIAL_SUMS), np.float32)
     for i in range(groups.shape[1]):
         for v in range(GROUP):
