@@ -16,6 +16,7 @@ from graphc.cli.request import Request, Value, assignment, is_plan, plan_of
 from graphc.text.diagnostics import UsageError
 
 if TYPE_CHECKING:
+    from graphc.backends.cuda.timing import OpTime
     from graphc.cli.compare import Difference
     from graphc.plan import Plan
 
@@ -47,7 +48,8 @@ class Ran:
     last: dict[str, Any]  # after the last one
     launch_us: list[float]  # host time of each launch
     replay_us: list[float]  # until the results were there
-    op_us: dict[str, tuple[float, float]]  # op -> start and stop, where the backend tells
+    gpu_us: list[float]  # of each replay by the GPU's own clock; none on the reference
+    op_times: dict[str, OpTime]  # by op, where they were asked for
     schedule: Any
 
 
@@ -162,6 +164,7 @@ def replay(
         last,
         launch_us,
         replay_us,
+        gpu_times(graph, options),
         op_times(graph, options),
         graph.variant.schedule,
     )
@@ -185,11 +188,18 @@ def outputs(graph: Any, count: int | None) -> dict[str, Any]:
     }
 
 
-def op_times(graph: Any, options: RunOptions) -> dict[str, tuple[float, float]]:
-    """Start and stop of each op on the device; the host's references are not worth a clock."""
+def gpu_times(graph: Any, options: RunOptions) -> list[float]:
+    """Replays of their own, after the outputs were taken."""
+    if backend_of(graph) != "cuda" or not (options.has_timings or options.repeats > 1):
+        return []
+    return list(graph.time_replays(rounds=max(options.repeats, 5), count=options.count))
+
+
+def op_times(graph: Any, options: RunOptions) -> dict[str, OpTime]:
+    """Each op on its stream; the time of a reference on the host says nothing about a kernel."""
     if backend_of(graph) != "cuda" or not (options.has_timings or options.svg):
         return {}
-    return dict(graph.time_ops(count=options.count))
+    return {each.op: each for each in graph.time_ops(count=options.count)}
 
 
 def compare(this: Ran, other: Ran) -> list[Difference]:
@@ -203,7 +213,9 @@ def draw(ran: Ran, path: Path) -> None:
     from graphc.draw.swimlanes import swimlanes
 
     title = f"{ran.plan.name}: {ran.title}, {ran.backend}"
-    write_text(path, swimlanes(ran.schedule, title=title, measured=ran.op_us or None))
+    durations = {name: each.us for name, each in ran.op_times.items()}
+    basis = "each op as long as it took, laid out by its waits" if durations else None
+    write_text(path, swimlanes(ran.schedule, title=title, durations=durations, basis=basis))
 
 
 def facts(this: Ran, compared: Sequence[Compared], options: RunOptions) -> dict[str, Any]:
@@ -237,9 +249,10 @@ def facts(this: Ran, compared: Sequence[Compared], options: RunOptions) -> dict[
             for each in compared
         ],
     }
-    if this.op_us:
-        found["step_us"] = step_times(this)
-        found["waits_us"] = waits(this)
+    if this.gpu_us:
+        found["gpu_us"] = summary(this.gpu_us)
+    if this.op_times:
+        found["step_us"], found["waited_us"] = step_times(this)
     return found
 
 
@@ -249,27 +262,16 @@ def summary(times: Sequence[float]) -> dict[str, float]:
     return {"first": times[0], "min": min(rest), "median": median(rest), "max": max(rest)}
 
 
-def step_times(ran: Ran) -> dict[str, float]:
-    """Microseconds by step, all its pieces together."""
-    found: dict[str, float] = {}
+def step_times(ran: Ran) -> tuple[dict[str, float], dict[str, float]]:
+    """By step, all its pieces together: their time, and how long their stream waited for them."""
+    took: dict[str, float] = {}
+    waited: dict[str, float] = {}
     for op in ran.schedule.program:
-        if op.name in ran.op_us:
-            start, stop = ran.op_us[op.name]
-            found[op.step] = found.get(op.step, 0.0) + stop - start
-    return found
-
-
-def waits(ran: Ran) -> dict[str, float]:
-    """By step: how long its stream stood idle right in front of its pieces."""
-    from graphc.draw.timeline import timeline
-
-    times = timeline(ran.schedule, measured=ran.op_us)
-    binding = {arrow.after.op for arrow in times.arrows}
-    by_step: dict[str, set[str]] = {}
-    for op in ran.schedule.program:
-        if op.name in binding:
-            by_step.setdefault(op.step, set()).add(op.name)
-    return {step: times.waited_us(frozenset(names)) for step, names in by_step.items()}
+        if op.name in ran.op_times:
+            times = ran.op_times[op.name]
+            took[op.step] = took.get(op.step, 0.0) + times.us
+            waited[op.step] = waited.get(op.step, 0.0) + (times.waited_us or 0.0)
+    return took, waited
 
 
 def tell(this: Ran, compared: Sequence[Compared], options: RunOptions) -> None:
@@ -295,19 +297,20 @@ def tell(this: Ran, compared: Sequence[Compared], options: RunOptions) -> None:
 def tell_times(ran: Ran, options: RunOptions) -> None:
     replays, launches = summary(ran.replay_us), summary(ran.launch_us)
     which = "median" if options.repeats > 1 else "first"
-    print(f"  replay: {us(replays[which])} ({which})", end="")
-    print(f", launch: {us(launches[which])} of the host" if ran.backend == "cuda" else "")
+    said = f"  replay: {us(replays[which])} ({which}, by the host)"
+    if ran.backend == "cuda":
+        said += f"; launch: {us(launches[which])} of the host"
+    if ran.gpu_us:
+        said += f"; GPU: {us(summary(ran.gpu_us)['median'])} (median)"
+    print(said)
     if not options.has_timings:
         return
-    if not ran.op_us:
-        print("  no times by step: the reference backend says nothing about the GPU")
+    if not ran.op_times:
+        print("  times by step need a GPU: those of the references say nothing about kernels")
         return
-    waited = waits(ran)
-    rows: list[tuple[str, ...]] = [("step", "time", "waited before")]
-    rows += [
-        (step, us(took), us(waited[step]) if step in waited else "")
-        for step, took in step_times(ran).items()
-    ]
+    took, waited = step_times(ran)
+    rows = [("step", "time", "stream waited before it")]
+    rows += [(step, us(took[step]), us(waited[step])) for step in took]
     print(columns(rows))
 
 

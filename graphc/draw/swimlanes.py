@@ -61,15 +61,20 @@ def swimlanes(
     subtitle: str | None = None,
     durations: Mapping[str, float] | None = None,
     measured: Mapping[str, tuple[float, float]] | None = None,
+    basis: str | None = None,
 ) -> str:
-    """Draw a schedule; ``durations`` and ``measured`` as for ``timeline``, in microseconds."""
+    """Draw a schedule; ``durations`` and ``measured`` as for ``timeline``, in microseconds.
+
+    ``basis`` says beside the axis where the times are from.
+    """
     times = timeline(schedule, durations=durations, measured=measured)
     layout = lay_out(schedule, times)
     ops = {op.name: op for op in schedule.program}
     looks = styles(hue_key(op.step) for op in schedule.program)
     keys, legend_bottom = legend(looks, ops, layout)
     width, height = layout.left + layout.plot + MARGIN, legend_bottom + MARGIN
-    basis = "measured" if measured else "estimated, for the order only"
+    if basis is None:
+        basis = "measured" if measured else "estimated, for the order only"
     name = schedule.program.name if title is None else title
     facts = caption(schedule) if subtitle is None else subtitle
     body = [
