@@ -219,12 +219,12 @@ class Bench:
         }
 
     def arrives(self, sent: np.ndarray, call: CopyCall, context: int, *, by_kernel: bool) -> bool:
-        received = np.empty_like(sent)
+        received, wrong = np.empty_like(sent), np.full_like(sent, 0xA5A5A5A5)
         driver = self.driver
         with current(driver, self.contexts[0]):
             driver.write(call.source, sent.ctypes.data, self.nbytes)
         with current(driver, self.contexts[1]):
-            driver.write(call.target, np.full_like(sent, 0xA5A5A5A5).ctypes.data, self.nbytes)
+            driver.write(call.target, wrong.ctypes.data, self.nbytes)
         with current(driver, context):
             move(driver, call, by_kernel=by_kernel)
         with current(driver, self.contexts[1]):

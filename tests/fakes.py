@@ -1,0 +1,497 @@
+"""A driver that has no GPU: it writes down its calls, keeps graphs as CUDA would, and can lie.
+
+Memory is real memory of this process, so copies and fills really happen, at once on a stream and
+at a launch in a graph. Kernels are Python functions by the names of their entries. Captures follow
+streams and events; what CUDA would refuse (an unjoined stream, a node without bytes, a launch into
+a broken capture) is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, Literal
+
+import numpy as np
+
+from graphc.gpu.probe import PROBE_ENTRY
+from graphc.gpu.protocol import (
+    Call,
+    CopyCall,
+    DeviceFacts,
+    FillCall,
+    KernelCall,
+    NodeKind,
+    PointerFacts,
+)
+from graphc.text.diagnostics import CudaError
+
+KernelFunction = Callable[..., None]  # called with the values of the arguments
+KINDS = {KernelCall: NodeKind.KERNEL, CopyCall: NodeKind.COPY, FillCall: NodeKind.FILL}
+HOST_ORDINAL = -1
+
+
+@dataclass
+class Node:
+    kind: NodeKind
+    call: Call | None
+    context: int
+    before: tuple[int, ...]
+
+
+@dataclass
+class FakeGraph:
+    nodes: dict[int, Node] = field(default_factory=dict)
+    is_broken: bool = False
+
+
+@dataclass
+class FakeExec:
+    graph: int
+    calls: dict[int, Call | None]
+    order: tuple[int, ...]
+    disabled: set[int] = field(default_factory=set)
+
+
+class RecordingDriver:
+    """A ``Driver`` over imaginary GPUs.
+
+    ``peers``: "work", "refused" (the driver says no) or "lie" (it says yes, wrong bytes arrive).
+    ``failing``: call name -> which one of them fails (1: the first).
+    """
+
+    def __init__(
+        self,
+        gpus: int = 2,
+        *,
+        kernels: Mapping[str, KernelFunction] | None = None,
+        peers: Literal["work", "refused", "lie"] = "work",
+        capability: int = 90,
+        sms: int = 132,
+        nbytes: int = 1 << 30,
+        failing: Mapping[str, int] | None = None,
+        refuses_fill_width: bool = False,
+    ) -> None:
+        self.gpu_count, self.peers, self.capability, self.sms = gpus, peers, capability, sms
+        self.nbytes, self.failing = nbytes, dict(failing or {})
+        self.refuses_fill_width = refuses_fill_width
+        self.kernels: dict[str, KernelFunction] = {PROBE_ENTRY: self.probe_copy, **(kernels or {})}
+        self.calls: list[tuple[Any, ...]] = []
+        self.counts: Counter[str] = Counter()
+        self.handles = count(1000)
+        self.contexts: list[int] = []
+        self.retained: Counter[int] = Counter()
+        self.memory: dict[int, tuple[np.ndarray[Any, Any], int, int]] = {}
+        self.libraries: set[int] = set()
+        self.entries: dict[int, str] = {}  # kernel and function -> entry
+        self.function_contexts: dict[int, int] = {}
+        self.shared: dict[tuple[int, int], int] = {}
+        self.streams: dict[int, int] = {}
+        self.events: dict[int, tuple[int, tuple[int, ...]] | None] = {}
+        self.captures: dict[int, tuple[int, tuple[int, ...]]] = {}
+        self.graphs: dict[int, FakeGraph] = {}
+        self.execs: dict[int, FakeExec] = {}
+        self.peer_contexts: set[tuple[int, int]] = set()
+
+    def note(self, name: str, *arguments: Any) -> None:
+        self.calls.append((name, *arguments))
+        self.counts[name] += 1
+        if self.failing.get(name) == self.counts[name]:
+            raise self.break_captures(name, "CUDA_ERROR_UNKNOWN", "the fake was told to fail")
+
+    def break_captures(self, call: str, name: str, why: str) -> CudaError:
+        for graph, _ in self.captures.values():
+            self.graphs[graph].is_broken = True
+        return CudaError(call, name, why)
+
+    def names(self) -> list[str]:
+        return [each[0] for each in self.calls]
+
+    def leaks(self) -> dict[str, object]:
+        """What was not given back."""
+        held = {
+            "memory": sorted(self.memory), "streams": sorted(self.streams),
+            "events": sorted(self.events), "graphs": sorted(self.graphs),
+            "executables": sorted(self.execs), "libraries": sorted(self.libraries),
+            "contexts": [each for each in self.retained if self.retained[each]],
+            "current": self.contexts, "captures": sorted(self.captures),
+        }  # fmt: skip
+        return {name: what for name, what in held.items() if what}
+
+    # The machine.
+
+    def version(self) -> int:
+        return 13000
+
+    def device_count(self) -> int:
+        return self.gpu_count
+
+    def device(self, ordinal: int) -> DeviceFacts:
+        return DeviceFacts(
+            ordinal, "Fake GPU", self.capability, self.sms, 232_448, self.nbytes, f"ffff:{ordinal}"
+        )
+
+    def can_access_peer(self, ordinal: int, peer: int) -> bool:
+        return self.peers != "refused"
+
+    # Contexts.
+
+    def retain_context(self, ordinal: int) -> int:
+        self.retained[ordinal] += 1
+        return ordinal + 1
+
+    def release_context(self, ordinal: int) -> None:
+        self.retained[ordinal] -= 1
+
+    def current_context(self) -> int:
+        return self.contexts[-1] if self.contexts else 0
+
+    def push_context(self, context: int) -> None:
+        self.contexts.append(context)
+
+    def pop_context(self) -> None:
+        self.contexts.pop()
+
+    def enable_peer(self, peer_context: int) -> None:
+        self.note("enable_peer", self.current_context(), peer_context)
+        self.peer_contexts.add((self.current_context(), peer_context))
+
+    def disable_peer(self, peer_context: int) -> None:
+        self.peer_contexts.discard((self.current_context(), peer_context))
+
+    def synchronize_context(self) -> None:
+        self.note("synchronize_context")
+
+    @property
+    def here(self) -> int:
+        """The GPU of the current context."""
+        if not self.contexts:
+            raise CudaError("fake", "CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+        return self.contexts[-1] - 1
+
+    # Memory.
+
+    def free_memory(self) -> tuple[int, int]:
+        return self.nbytes - self.used(self.here), self.nbytes
+
+    def used(self, ordinal: int) -> int:
+        return sum(size for _, owner, size in self.memory.values() if owner == ordinal)
+
+    def take(self, ordinal: int, nbytes: int) -> int:
+        raw = np.full(nbytes + 512, 0xCD, np.uint8)
+        address = raw.ctypes.data + (-raw.ctypes.data) % 256
+        self.memory[address] = (raw, ordinal, nbytes)
+        return address
+
+    def allocate(self, nbytes: int) -> int:
+        self.note("allocate", nbytes)
+        if self.used(self.here) + nbytes > self.nbytes:
+            raise CudaError("cuMemAlloc", "CUDA_ERROR_OUT_OF_MEMORY", "out of memory")
+        return self.take(self.here, nbytes)
+
+    def free(self, pointer: int) -> None:
+        assert self.memory.pop(pointer)[1] == self.here
+
+    def allocate_host(self, nbytes: int) -> int:
+        self.note("allocate_host", nbytes)
+        return self.take(HOST_ORDINAL, nbytes)
+
+    def free_host(self, pointer: int) -> None:
+        assert self.memory.pop(pointer)[1] == HOST_ORDINAL
+
+    def pointer(self, address: int) -> PointerFacts | None:
+        for start, (_, ordinal, size) in self.memory.items():
+            if start <= address < start + max(1, size):
+                return PointerFacts(ordinal == HOST_ORDINAL, max(0, ordinal), address)
+        return None
+
+    def check_range(self, address: int, nbytes: int) -> None:
+        for start, (_, _, size) in self.memory.items():
+            if start <= address and address + nbytes <= start + size:
+                return
+        raise CudaError("fake", "CUDA_ERROR_ILLEGAL_ADDRESS", f"{nbytes} bytes at {address:#x}")
+
+    def read(self, host: int, pointer: int, nbytes: int) -> None:
+        self.check_range(pointer, nbytes)
+        ctypes.memmove(host, pointer, nbytes)
+
+    def write(self, pointer: int, host: int, nbytes: int) -> None:
+        self.check_range(pointer, nbytes)
+        ctypes.memmove(pointer, host, nbytes)
+
+    # Kernels.
+
+    def load_library(self, code: bytes) -> int:
+        self.note("load_library")
+        library = next(self.handles)
+        self.libraries.add(library)
+        return library
+
+    def unload_library(self, library: int) -> None:
+        self.libraries.remove(library)
+
+    def kernel(self, library: int, entry: str) -> int:
+        kernel = next(self.handles)
+        self.entries[kernel] = entry
+        return kernel
+
+    def allow_shared(self, kernel: int, ordinal: int, nbytes: int) -> None:
+        self.note("allow_shared", ordinal, nbytes)
+
+    def function(self, kernel: int) -> int:
+        function = next(self.handles)
+        self.entries[function] = self.entries[kernel]
+        self.function_contexts[function] = self.contexts[-1]
+        return function
+
+    # Work on streams.
+
+    def create_stream(self, priority: int) -> int:
+        self.note("create_stream", priority)
+        stream = next(self.handles)
+        self.streams[stream] = self.contexts[-1]
+        return stream
+
+    def destroy_stream(self, stream: int) -> None:
+        del self.streams[stream]
+
+    def stream_context(self, stream: int) -> int:
+        return self.streams.get(stream) or self.contexts[-1]
+
+    def synchronize(self, stream: int) -> None:
+        self.note("synchronize", stream)
+
+    def launch(self, call: KernelCall, stream: int) -> None:
+        self.note("launch", self.entries[call.function], stream)
+        assert self.function_contexts[call.function] == self.stream_context(stream)
+        self.enqueue(call, stream)
+
+    def copy(self, call: CopyCall, stream: int) -> None:
+        self.note("copy", call.nbytes, stream)
+        self.enqueue(call, stream)
+
+    def fill(self, call: FillCall, stream: int) -> None:
+        self.note("fill", call.value, call.width, stream)
+        self.enqueue(call, stream)
+
+    def enqueue(self, call: Call, stream: int) -> None:
+        if stream not in self.captures:
+            self.perform(call)
+            return
+        graph, before = self.captures[stream]
+        if self.graphs[graph].is_broken:
+            raise CudaError("enqueue", "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "broken before")
+        self.captures[stream] = (graph, (self.add(graph, before, KINDS[type(call)], call),))
+
+    def create_event(self, *, is_timed: bool = False) -> int:
+        event = next(self.handles)
+        self.events[event] = None
+        return event
+
+    def destroy_event(self, event: int) -> None:
+        del self.events[event]
+
+    def record(self, event: int, stream: int) -> None:
+        self.note("record", event, stream)
+        self.events[event] = self.captures.get(stream)
+
+    def wait(self, stream: int, event: int) -> None:
+        self.note("wait", stream, event)
+        recorded = self.events[event]
+        if recorded is None:
+            return
+        _, own = self.captures.get(stream, (0, ()))
+        self.captures[stream] = (recorded[0], tuple(dict.fromkeys((*own, *recorded[1]))))
+
+    def elapsed_us(self, start: int, stop: int) -> float:
+        return 1.0
+
+    # What calls do.
+
+    def perform(self, call: Call) -> None:
+        match call:
+            case KernelCall():
+                values = [value for _, value in call.arguments]
+                self.kernels[self.entries[call.function]](*values)
+            case CopyCall():
+                self.check_range(call.target, call.nbytes)
+                self.check_range(call.source, call.nbytes)
+                ctypes.memmove(call.target, call.source, call.nbytes)
+                self.maybe_spoil(call.target, call.source)
+            case FillCall():
+                self.perform_fill(call)
+
+    def perform_fill(self, call: FillCall) -> None:
+        pattern = call.value.to_bytes(call.element_nbytes, "little") * call.width
+        for row in range(call.height):
+            self.check_range(call.target + row * call.pitch, len(pattern))
+            ctypes.memmove(call.target + row * call.pitch, pattern, len(pattern))
+
+    def probe_copy(self, target: int, source: int, words: int) -> None:
+        ctypes.memmove(target, source, 4 * words)
+        self.maybe_spoil(target, source)
+
+    def maybe_spoil(self, target: int, source: int) -> None:
+        """A lying machine turns a byte of what travels between two GPUs."""
+        ends = [self.pointer(target), self.pointer(source)]
+        if self.peers == "lie" and all(end and not end.is_host for end in ends):
+            first, second = ends
+            assert first
+            assert second
+            if first.ordinal != second.ordinal:
+                ctypes.c_uint8.from_address(target).value ^= 0xFF
+
+    # Graphs.
+
+    def begin_capture(self, stream: int) -> None:
+        self.note("begin_capture", stream)
+        graph = next(self.handles)
+        self.graphs[graph] = FakeGraph()
+        self.captures[stream] = (graph, ())
+
+    def capture_tail(self, stream: int) -> tuple[int, tuple[int, ...]] | None:
+        return self.captures.get(stream)
+
+    def end_capture(self, stream: int) -> int:
+        self.note("end_capture", stream)
+        graph, tail = self.captures[stream]
+        branches = [each for each in self.captures.values() if each[0] == graph]
+        self.captures = {s: each for s, each in self.captures.items() if each[0] != graph}
+        reached = self.reached(graph, tail)
+        if self.graphs[graph].is_broken:
+            del self.graphs[graph]
+            raise CudaError("end", "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "it broke before")
+        if any(not set(ends) <= reached for _, ends in branches):
+            del self.graphs[graph]
+            raise CudaError("end", "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "a stream is not joined")
+        return graph
+
+    def reached(self, graph: int, tail: tuple[int, ...]) -> set[int]:
+        found, waiting = set(), list(tail)
+        while waiting:
+            node = waiting.pop()
+            if node not in found:
+                found.add(node)
+                waiting += self.graphs[graph].nodes[node].before
+        return found
+
+    def create_graph(self) -> int:
+        graph = next(self.handles)
+        self.graphs[graph] = FakeGraph()
+        return graph
+
+    def destroy_graph(self, graph: int) -> None:
+        del self.graphs[graph]
+
+    def add(self, graph: int, before: Sequence[int], kind: NodeKind, call: Call | None) -> int:
+        if isinstance(call, CopyCall) and not call.nbytes:
+            raise CudaError("add", "CUDA_ERROR_INVALID_VALUE", "no bytes")
+        node = next(self.handles)
+        self.graphs[graph].nodes[node] = Node(kind, call, self.current_context(), tuple(before))
+        return node
+
+    def add_kernel(self, graph: int, before: Sequence[int], call: KernelCall, context: int) -> int:
+        self.note("add_kernel", self.entries[call.function])
+        assert self.function_contexts[call.function] == context
+        return self.add(graph, before, NodeKind.KERNEL, call)
+
+    def add_copy(self, graph: int, before: Sequence[int], call: CopyCall, context: int) -> int:
+        self.note("add_copy", call.nbytes)
+        return self.add(graph, before, NodeKind.COPY, call)
+
+    def add_fill(self, graph: int, before: Sequence[int], call: FillCall, context: int) -> int:
+        self.note("add_fill", call.value)
+        return self.add(graph, before, NodeKind.FILL, call)
+
+    def add_empty(self, graph: int, before: Sequence[int]) -> int:
+        return self.add(graph, before, NodeKind.EMPTY, None)
+
+    def add_child(self, graph: int, before: Sequence[int], child: int) -> int:
+        return self.add(graph, before, NodeKind.CHILD, None)
+
+    def nodes(self, graph: int) -> tuple[int, ...]:
+        return tuple(self.graphs[graph].nodes)
+
+    def edges(self, graph: int) -> tuple[tuple[int, int], ...]:
+        nodes = self.graphs[graph].nodes
+        return tuple((first, second) for second in nodes for first in nodes[second].before)
+
+    def node(self, node: int) -> Node:
+        return next(graph.nodes[node] for graph in self.graphs.values() if node in graph.nodes)
+
+    def node_kind(self, node: int) -> NodeKind:
+        return self.node(node).kind
+
+    def kernel_node(self, node: int, codes: Sequence[str]) -> KernelCall:
+        call = self.node(node).call
+        assert isinstance(call, KernelCall)
+        return replace(call, cluster=None, is_cooperative=False, priority=0)
+
+    def copy_node(self, node: int) -> CopyCall:
+        call = self.node(node).call
+        assert isinstance(call, CopyCall)
+        return call
+
+    def fill_node(self, node: int) -> FillCall:
+        call = self.node(node).call
+        assert isinstance(call, FillCall)
+        return call
+
+    def instantiate(self, graph: int, *, use_priorities: bool) -> int:
+        self.note("instantiate", use_priorities)
+        executable = next(self.handles)
+        nodes = self.graphs[graph].nodes
+        self.execs[executable] = FakeExec(
+            graph, {node: each.call for node, each in nodes.items()}, tuple(nodes)
+        )
+        return executable
+
+    def destroy_exec(self, executable: int) -> None:
+        del self.execs[executable]
+
+    def update_exec(self, executable: int, graph: int) -> str | None:
+        self.note("update_exec")
+        old = self.graphs[self.execs[executable].graph].nodes
+        new = self.graphs[graph].nodes
+        if [each.kind for each in old.values()] != [each.kind for each in new.values()]:
+            return "CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED"
+        calls = [each.call for each in new.values()]
+        self.execs[executable].calls = dict(zip(old, calls, strict=True))
+        return None
+
+    def set_copy(self, executable: int, node: int, call: CopyCall, context: int) -> None:
+        self.note("set_copy", call.nbytes)
+        if not call.nbytes:
+            raise CudaError("set_copy", "CUDA_ERROR_INVALID_VALUE", "no bytes")
+        assert isinstance(self.execs[executable].calls[node], CopyCall)
+        self.execs[executable].calls[node] = call
+
+    def set_fill(self, executable: int, node: int, call: FillCall, context: int) -> None:
+        self.note("set_fill", call.width)
+        old = self.execs[executable].calls[node]
+        assert isinstance(old, FillCall)
+        if self.refuses_fill_width and call.width != old.width:
+            raise CudaError("set_fill", "CUDA_ERROR_INVALID_VALUE", "another width")
+        self.execs[executable].calls[node] = call
+
+    def set_enabled(self, executable: int, node: int, is_enabled: bool) -> None:
+        self.note("set_enabled", is_enabled)
+        disabled = self.execs[executable].disabled
+        (disabled.discard if is_enabled else disabled.add)(node)
+
+    def upload(self, executable: int, stream: int) -> None:
+        self.note("upload")
+
+    def launcher(self, executable: int, stream: int) -> Callable[[], None]:
+        def replay() -> None:
+            self.note("launch_graph", executable, stream)
+            found = self.execs[executable]
+            for node in found.order:
+                call = found.calls[node]
+                if call is not None and node not in found.disabled:
+                    self.perform(call)
+
+        return replay
