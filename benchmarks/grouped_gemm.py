@@ -1,0 +1,220 @@
+"""The grouped and dense products beside torch's, on one GPU, in alternating rounds.
+
+Sizes of the peer layer: 256 experts, hidden 2560, expert width 640, bf16. torch's ``_grouped_mm``
+gets rows that are gathered already and neither gates nor scatters; ours does all of it.
+
+    python benchmarks/grouped_gemm.py [--rounds 7] [--only up,down] [--out rows.jsonl]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from kernel_call import LoadedKernel
+
+from graphc.gpu import open_driver
+
+EXPERTS, HIDDEN, FF, TOP_K = 256, 2560, 640, 10
+LAUNCHES = 4  # of a round, timed together
+Run = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One product at one size: what is compared, torch's first."""
+
+    what: str
+    size: str
+    flops: float
+    runs: dict[str, Run]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--only", default="up,down,dense")
+    parser.add_argument("--paths", default="90,80", help="90: wgmma, 80: mma.sync")
+    parser.add_argument("--tiles", default="192", help="values of tile_rows")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    torch.manual_seed(1)
+    paths = [int(each) for each in arguments.paths.split(",")]
+    tiles = [int(each) for each in arguments.tiles.split(",")]
+    bench = Bench(paths, tiles)
+    machine = {"gpu": torch.cuda.get_device_name(0), "driver": driver_version()}
+    rows: list[dict[str, Any]] = []
+    for contest in bench.contests(arguments.only.split(",")):
+        found = list(measured(contest, arguments.rounds))
+        rows += [{**each, **machine} for each in found]
+        print(summary(contest, found), flush=True)
+    if arguments.out:
+        arguments.out.write_text("".join(json.dumps(each) + "\n" for each in rows))
+
+
+def driver_version() -> str:
+    number = open_driver().version()
+    return f"CUDA {number // 1000}.{number % 1000 // 10}"
+
+
+def measured(contest: Contest, rounds: int) -> Iterator[dict[str, Any]]:
+    """One row for each round and contestant; contestants take turns within a round."""
+    for run in contest.runs.values():
+        run()
+    for number in range(rounds):
+        for name, run in contest.runs.items():
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            run()
+            start.record()
+            for _ in range(LAUNCHES):
+                run()
+            stop.record()
+            stop.synchronize()
+            us = start.elapsed_time(stop) * 1000 / LAUNCHES
+            yield {
+                "benchmark": "grouped_gemm",
+                "what": contest.what,
+                "size": contest.size,
+                "kernel": name,
+                "round": number,
+                "us": round(us, 2),
+            }
+
+
+def summary(contest: Contest, rows: list[dict[str, Any]]) -> str:
+    medians = {
+        name: statistics.median(each["us"] for each in rows if each["kernel"] == name)
+        for name in contest.runs
+    }
+    base = next(iter(medians.values()))
+    parts = [
+        f"{name} {us:7.1f} us {contest.flops / us / 1e6:4.0f} TF {base / us:5.2f}x"
+        for name, us in medians.items()
+    ]
+    return f"{contest.what:5} {contest.size:>12} | " + " | ".join(parts)
+
+
+class Bench:
+    """Weights, and the contests over them."""
+
+    def __init__(self, paths: list[int], tiles: list[int]) -> None:
+        self.driver, self.paths, self.tiles = open_driver(), paths, tiles
+        self.facts = self.driver.device(0)
+        self.w_up = noise(EXPERTS, 2 * FF, HIDDEN, scale=HIDDEN**-0.5)
+        self.w_down = noise(EXPERTS, HIDDEN, FF, scale=FF**-0.5)
+
+    def contests(self, only: list[str]) -> Iterator[Contest]:
+        sizes = {f"{each} rows": even(each) for each in (16, 40, 80, 160, 320)}
+        sizes |= {"160 skewed": skewed(160), "one expert": np.eye(1, EXPERTS, dtype=int)[0] * 20480}
+        for size, counts in sizes.items():
+            if "up" in only:
+                yield self.up(size, counts)
+            if "down" in only:
+                yield self.down(size, counts)
+        if "dense" in only:
+            yield from self.dense()
+
+    def load(self, name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Run]:
+        """Ours on each path with each tile, on these tensors."""
+        runs = {}
+        buffers = {key: (KINDS[each.dtype], tuple(each.shape)) for key, each in tensors.items()}
+        at = {key: each.data_ptr() for key, each in tensors.items()}
+        for path in self.paths:
+            if path == 90 and self.facts.capability != 90:
+                continue
+            for tile in self.tiles:
+                options = {"tile_rows": tile}
+                kernel = LoadedKernel(self.driver, name, buffers, options=options, path=path)
+                label = f"{'wgmma' if path == 90 else 'mma'}/{tile}"
+                runs[label] = launcher(kernel, at)
+        return runs
+
+    def up(self, size: str, counts: np.ndarray) -> Contest:
+        pairs = int(counts.sum())
+        tokens = max(1, pairs * 2 // TOP_K)
+        capacity = tokens * TOP_K
+        x = noise(tokens, HIDDEN)
+        src = torch.randint(tokens, (capacity,), dtype=torch.int32, device="cuda")
+        h = torch.full((capacity, FF), float("nan"), dtype=torch.bfloat16, device="cuda")
+        offsets = ends(counts)
+        gathered = x[src[:pairs].long()]
+        weights, ours = self.w_up.transpose(1, 2), {"x": x, "src": src}
+        runs: dict[str, Run] = {
+            "torch": lambda: torch._grouped_mm(gathered, weights, offs=offsets[0, 1:])
+        }
+        ours |= {"offsets": offsets, "w": self.w_up, "h": h}
+        runs |= self.load("grouped_up", ours)
+        return Contest("up", size, 4.0 * pairs * HIDDEN * FF, runs)
+
+    def down(self, size: str, counts: np.ndarray) -> Contest:
+        pairs = int(counts.sum())
+        h, offsets = noise(pairs, FF), ends(counts)
+        weights = self.w_down.transpose(1, 2)
+        runs: dict[str, Run] = {"torch": lambda: torch._grouped_mm(h, weights, offs=offsets[0, 1:])}
+        for kind in (torch.bfloat16, torch.float32):
+            rows = torch.full((pairs, HIDDEN), float("nan"), dtype=kind, device="cuda")
+            tensors = {"h": h, "offsets": offsets, "w": self.w_down, "rows": rows}
+            found = self.load("grouped_down", tensors)
+            runs |= {f"{label}>{KINDS[kind]}": run for label, run in found.items()}
+        return Contest("down", size, 2.0 * pairs * HIDDEN * FF, runs)
+
+    def dense(self) -> Iterator[Contest]:
+        tokens = 16384
+        x, h = noise(tokens, HIDDEN), noise(tokens, FF)
+        for name, given, columns in (
+            ("router", x, 2 * EXPERTS),
+            ("gate", x, 1),
+            ("down", h, HIDDEN),
+        ):
+            w = noise(columns, given.shape[1])
+            y = torch.empty((tokens, columns), dtype=torch.float32, device="cuda")
+            runs = {"torch": product(given, w)}
+            runs |= self.load("dense", {"x": given, "w": w, "y": y})
+            yield Contest("dense", name, 2.0 * tokens * columns * given.shape[1], runs)
+        w = noise(2 * FF, HIDDEN)
+        both = {"x": x, "w": w, "h": torch.empty_like(h)}
+        runs = {"torch": product(x, w)} | self.load("dense_up", both)
+        yield Contest("dense", "up", 4.0 * tokens * HIDDEN * FF, runs)
+
+
+KINDS = {torch.bfloat16: "bf16", torch.float32: "f32", torch.int32: "i32"}
+
+
+def noise(*shape: int, scale: float = 1.0) -> torch.Tensor:
+    return (torch.randn(shape, device="cuda", dtype=torch.bfloat16) * scale).contiguous()
+
+
+def product(x: torch.Tensor, w: torch.Tensor) -> Run:
+    return lambda: torch.nn.functional.linear(x, w)  # type: ignore[return-value]
+
+
+def launcher(kernel: LoadedKernel, at: dict[str, int]) -> Run:
+    return lambda: kernel.launch(at, stream=torch.cuda.current_stream().cuda_stream)
+
+
+def even(mean: int) -> np.ndarray:
+    """Rows of each expert when every choice is equally likely."""
+    draw = np.random.default_rng(mean)
+    return draw.multinomial(mean * EXPERTS, np.full(EXPERTS, 1 / EXPERTS))
+
+
+def skewed(mean: int) -> np.ndarray:
+    """A few experts with many rows, many with none."""
+    weight = 1.0 / (1.0 + np.random.default_rng(3).permutation(EXPERTS))
+    return np.random.default_rng(4).multinomial(mean * EXPERTS, weight / weight.sum())
+
+
+def ends(counts: np.ndarray) -> torch.Tensor:
+    bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return torch.from_numpy(bounds[None]).cuda()
+
+
+if __name__ == "__main__":
+    main()
