@@ -454,6 +454,18 @@ def repair(data: Any, path: PathInFile, fault_: ErrorDetails) -> bool:
     return True
 
 
+def repair_schedule(data: Any, path: PathInFile, fault_: ErrorDetails) -> bool:
+    """Take out the faulty entry of a schedule."""
+    if not path:
+        return False
+    where = path if fault_["type"] == "extra_forbidden" else path[:1]
+    owner = data
+    for part in where[:-1]:
+        owner = owner.get(part, {})
+    owner.pop(where[-1], None)
+    return True
+
+
 def faulty_entry(path: PathInFile) -> PathInFile:
     """The smallest entry that can be left out.
 

@@ -1,0 +1,296 @@
+"""Declared buffers -> buffers: whose each one is, and its shape, dtype and place.
+
+Scratch belongs to the innermost repeat that holds all of its users. What is written within a
+repeat and used outside of it carries over from iteration to iteration, so it needs a role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from graphc.dtypes import DTYPES
+from graphc.ir import MAPPED, Buffer, Role
+from graphc.spec.expand import NAME, Declared, Draft, Use
+from graphc.spec.faults import Faults
+from graphc.spec.values import holds
+from graphc.text.diagnostics import Diagnostic, Note, SpecError, error
+from graphc.text.expr import evaluate_count, evaluate_word, factor_of
+from graphc.text.suggest import did_you_mean
+
+MOST_BYTES = 2**48
+
+
+class Buffers:
+    """The buffers made so far, by name."""
+
+    def __init__(self, devices: Iterable[str], count_name: str | None, faults: Faults) -> None:
+        self.devices, self.count_name, self.faults = tuple(devices), count_name, faults
+        self.made: dict[str, Buffer] = {}
+        self.depths: dict[Declared, int] = {}
+        self.failed: set[str] = set()
+        self.absent: set[str] = set()
+
+    def learn(self, drafts: Iterable[Draft]) -> None:
+        """See who uses what, so that every scratch buffer has an owner."""
+        users: dict[Declared, list[tuple[Draft, Use]]] = {}
+        for draft in drafts:
+            for use in draft.uses.values():
+                with self.faults.collecting():
+                    declared = use.declared
+                    while declared is not None:
+                        users.setdefault(declared, []).append((draft, use))
+                        declared = base_of(declared)
+        for declared, found in users.items():
+            if declared.spec.role is None and declared.spec.each is None:
+                with self.faults.collecting():
+                    self.depths[declared] = owner_depth(declared, found)
+
+    def of(self, use: Use, draft: Draft) -> Buffer | None:
+        """The buffer that an op means; None if it is left out at these values."""
+        assert use.declared is not None
+        try:
+            return self.instance(use.declared, draft)
+        except SpecError as problem:
+            # Said once where it is declared; the op that uses it cannot be bound.
+            self.faults.add(*problem.diagnostics)
+            raise SpecError([]) from None
+
+    def instance(self, declared: Declared, draft: Draft | None) -> Buffer | None:
+        prefix, scope = self.place(declared, draft)
+        name = prefix + declared.name
+        if name in self.made:
+            return self.made[name]
+        if name in self.absent:
+            return None
+        if name in self.failed:
+            raise SpecError([])
+        self.failed.add(name)  # until it is made
+        if not holds(declared.spec.if_, scope, declared.site["if"].span):
+            self.absent.add(name)
+            return None
+        buffer = self.make(name, declared, scope, draft)
+        self.made[name] = buffer
+        return buffer
+
+    def place(self, declared: Declared, draft: Draft | None) -> tuple[str, Mapping[str, Any]]:
+        """What its name begins with, and what its expressions may name."""
+        if draft is None:
+            return declared.prefix, declared.scope
+        rounds = draft.context.rounds
+        depth = self.depth(declared, draft)
+        if depth <= declared.depth:
+            return declared.prefix, declared.scope
+        inner = {each.index: each.value for each in rounds[declared.depth : depth]}
+        return rounds[depth - 1].prefix, {**declared.scope, **inner}
+
+    def depth(self, declared: Declared, draft: Draft) -> int:
+        base = base_of(declared)
+        if base is not None:
+            return self.depth(base, draft)
+        each = declared.spec.each
+        if each is None:
+            return self.depths.get(declared, declared.depth)
+        indices = [round_.index for round_ in draft.context.rounds]
+        if each not in indices:
+            raise error(
+                "bad-each",
+                f"'{declared.name}' exists once for each '{each}', but '{draft.key}' is in no "
+                f"such repeat",
+                draft.span,
+                notes=[Note("declared here", declared.site["each"].span)],
+            )
+        return len(indices) - indices[::-1].index(each)
+
+    def make(
+        self, name: str, declared: Declared, scope: Mapping[str, Any], draft: Draft | None
+    ) -> Buffer:
+        spec, at = declared.spec, declared.site
+        if not NAME.fullmatch(declared.name):
+            raise error("bad-name", f"'{declared.name}' cannot be a buffer's name", at.key)
+        device = self.device(declared, scope)
+        dtype = evaluate_word(spec.dtype, scope, at["dtype"].span)
+        if dtype not in DTYPES:
+            hint = did_you_mean(str(dtype), DTYPES) or f"the dtypes are {', '.join(DTYPES)}"
+            raise error("unknown-dtype", f"'{dtype}' is no dtype", at["dtype"].span, hint=hint)
+        shape = self.shape(declared, scope)
+        role = Role(spec.role) if spec.role else Role.SCRATCH
+        if spec.optional and role is not Role.INPUT:
+            text = f"only an input can be optional, '{declared.name}' is {role.value}"
+            raise error("bad-role", text, at["optional"].key)
+        buffer = Buffer(
+            name,
+            device,
+            dtype,
+            tuple(int(each) for each in shape),
+            factor_of(shape[0]) if shape else 0,
+            role,
+            spec.optional,
+            span=at.key,
+        )
+        if buffer.nbytes > MOST_BYTES:
+            text = f"'{declared.name}' would have {buffer.nbytes} bytes"
+            raise error("bad-shape", text, at["shape"].span)
+        if spec.at is None:
+            return buffer
+        return self.overlaid(buffer, declared, scope, draft)
+
+    def device(self, declared: Declared, scope: Mapping[str, Any]) -> str:
+        spec, at = declared.spec, declared.site
+        if (spec.device is None) == (spec.memory is None):
+            text = f"'{declared.name}' is either on a device or in mapped memory"
+            raise error("missing-field", text, at.key, hint="write device: NAME or memory: mapped")
+        if spec.device is None:
+            if spec.role not in (None, "state", "status"):
+                text = f"'{declared.name}' is {spec.role}: what the caller binds is on a device"
+                raise error("bad-role", text, at["role"].span)
+            return MAPPED
+        device = evaluate_word(spec.device, scope, at["device"].span)
+        if device not in self.devices:
+            hint = did_you_mean(str(device), self.devices)
+            hint = hint or f"the devices are {', '.join(self.devices)}"
+            raise error(
+                "unknown-device", f"unknown device '{device}'", at["device"].span, hint=hint
+            )
+        return str(device)
+
+    def shape(self, declared: Declared, scope: Mapping[str, Any]) -> list[int]:
+        at = declared.site["shape"]
+        if len(declared.spec.shape) > 8:
+            raise error("bad-shape", "at most 8 dimensions are known", at.span)
+        shape: list[int] = []
+        mistakes: list[Diagnostic] = []
+        for index, each in enumerate(declared.spec.shape):
+            try:
+                shape.append(evaluate_count(each, scope, at[index].span))
+            except SpecError as problem:
+                mistakes += problem.diagnostics
+        if mistakes:
+            raise SpecError(mistakes)
+        return shape
+
+    def overlaid(
+        self, buffer: Buffer, declared: Declared, scope: Mapping[str, Any], draft: Draft | None
+    ) -> Buffer:
+        """The buffer over the bytes of its base; the base of a base is taken at once."""
+        spec, at = declared.spec.at, declared.site["at"]
+        assert spec is not None
+        base = base_of(declared)
+        found = self.instance(base, draft) if base is not None else None
+        if found is None:
+            raise unknown_base(declared)
+        offset = evaluate_count(spec.offset, scope, at["offset"].span)
+        nbytes = DTYPES[buffer.dtype].nbytes
+        notes = [Note(f"'{found.name}' is here", found.span)]
+        if buffer.role is not Role.SCRATCH:
+            text = f"'{declared.name}' lies in '{found.name}': it cannot have a role of its own"
+            raise error("bad-overlay", text, at.key, notes=notes)
+        if found.device != buffer.device:
+            text = f"'{declared.name}' is on '{buffer.device}', '{found.name}' on '{found.device}'"
+            raise error("bad-overlay", text, at.key, notes=notes)
+        if offset % nbytes:
+            text = f"offset {offset} does not suit {buffer.dtype} elements of {nbytes} bytes"
+            raise error("bad-overlay", text, at["offset"].span)
+        if offset + buffer.nbytes > found.nbytes:
+            text = (
+                f"'{declared.name}' has {buffer.nbytes} bytes from {offset} on, "
+                f"but '{found.name}' has {found.nbytes} bytes"
+            )
+            raise error("bad-overlay", text, at.key, notes=notes)
+        if buffer.per_count or found.per_count:
+            which = declared.name if buffer.per_count else found.name
+            text = f"the rows of '{which}' follow the count '{self.count_name}'"
+            hint = "bytes that shift with the count cannot be laid over each other"
+            raise error("bad-overlay", text, at.key, notes=notes, hint=hint)
+        root, start = found.overlay or (found.name, 0)
+        return Buffer(
+            buffer.name,
+            buffer.device,
+            buffer.dtype,
+            buffer.shape,
+            overlay=(root, start + offset),
+            span=buffer.span,
+        )
+
+    def make_unused(self, names: Mapping[str, Declared | None], indices: set[str]) -> None:
+        """Buffers that no op names: they are checked, and those with a role exist."""
+        for declared in names.values():
+            if declared is None or declared.spec.each is not None or declared in self.depths:
+                continue
+            if self.is_made(declared):
+                continue
+            scope = {**dict.fromkeys(indices, 0), **declared.scope}
+            probe = Declared(
+                declared.name,
+                declared.spec,
+                declared.site,
+                declared.prefix,
+                declared.depth,
+                scope,
+                declared.siblings,
+            )
+            with self.faults.collecting():
+                self.instance(probe, None)
+
+    def is_made(self, declared: Declared) -> bool:
+        return declared.prefix + declared.name in self.made
+
+
+def base_of(declared: Declared) -> Declared | None:
+    """The buffer over which one lies."""
+    at = declared.spec.at
+    if at is None:
+        return None
+    name = evaluate_word(at.buffer, declared.scope, declared.site["at"]["buffer"].span)
+    seen = {declared.name}
+    base = declared.siblings.get(name)
+    while base is not None and base.spec.at is not None:
+        if base.name in seen:
+            text = f"'{declared.name}' lies over itself"
+            raise error("bad-overlay", text, declared.site["at"].key)
+        seen.add(base.name)
+        base = base.siblings.get(str(base.spec.at.buffer))
+    return declared.siblings.get(name)
+
+
+def unknown_base(declared: Declared) -> SpecError:
+    assert declared.spec.at is not None
+    name = declared.spec.at.buffer
+    span = declared.site["at"]["buffer"].span
+    if name in declared.siblings:
+        return error("bad-overlay", f"'{name}' is left out at these values", span)
+    hint = did_you_mean(name, declared.siblings)
+    return error("unknown-buffer", f"unknown buffer '{name}'", span, hint=hint)
+
+
+def owner_depth(declared: Declared, users: list[tuple[Draft, Use]]) -> int:
+    """How many repeats enclose the one to which a scratch buffer belongs."""
+    common = users[0][0].context.repeats
+    for draft, _ in users:
+        shared = 0
+        for ours, theirs in zip(common, draft.context.repeats, strict=False):
+            if ours != theirs:
+                break
+            shared += 1
+        common = common[:shared]
+    for draft, use in users:
+        deeper = draft.context.rounds[len(common) :]
+        if use.is_written and deeper and not declared.spec.at:
+            outside = next(
+                each
+                for each in users
+                if each[0].context.repeats[: len(common) + 1]
+                != draft.context.repeats[: len(common) + 1]
+            )
+            raise error(
+                "scratch-escapes",
+                f"'{declared.name}' is scratch, which ends with each '{deeper[0].index}', but it "
+                f"is written here and used outside",
+                use.span,
+                notes=[
+                    Note("used here", outside[1].span),
+                    Note("declared here", declared.site.key),
+                ],
+                hint="what carries over has a role, such as state",
+            )
+    return max(len(common), declared.depth)

@@ -1,0 +1,580 @@
+"""Spec + values -> Program: everything evaluated, repeats unrolled, kernels bound to contracts.
+
+1. Values are set and checked (``values``), ops are unrolled and named (``expand``).
+2. Buffers are made. Scratch belongs to the innermost repeat that holds all of its users and exists
+   once an iteration, ``each: layer`` once for each value of that index, all else once.
+3. Each op is bound and placed as the schedule says.
+4. A read of bytes that nothing has written is refused, and an output that nothing writes.
+
+Regions are whole buffers; transfers are still transfers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from graphc.dtypes import DTYPES
+from graphc.ir import (
+    HOST,
+    MAPPED,
+    SPLIT,
+    Access,
+    Axis,
+    Buffer,
+    Emit,
+    Extern,
+    Fill,
+    Mode,
+    Op,
+    Program,
+    Role,
+    Rows,
+    RowsKind,
+    Schedule,
+    Settings,
+    Transfer,
+    Work,
+)
+from graphc.kernels.contract import Argument, Catalog, bind
+from graphc.regions import Region
+from graphc.routes import RouteSpec
+from graphc.spec.buffers import Buffers
+from graphc.spec.expand import NAME, Context, Declared, Draft, Expander, Use
+from graphc.spec.faults import Faults
+from graphc.spec.flow import check_flow
+from graphc.spec.handwritten import build_handwritten
+from graphc.spec.model import (
+    ExternOpSpec,
+    FillOpSpec,
+    HandSpec,
+    HeadSpec,
+    KernelOpSpec,
+    LayerSpec,
+    PlacementSpec,
+    Spec,
+    TransferOpSpec,
+)
+from graphc.spec.placement import Cut, bounds_of, check_pieces, check_streams, place
+from graphc.spec.values import (
+    Given,
+    ScheduleInForce,
+    Values,
+    is_schedule_name,
+    raw_names,
+    read_schedule_file,
+    schedule_in_force,
+    set_by,
+    values_of,
+)
+from graphc.text.diagnostics import Note, Span, error
+from graphc.text.expr import evaluate_count, evaluate_number, evaluate_word, factor_of
+from graphc.text.load import Site, kind
+from graphc.text.suggest import did_you_mean
+
+CONVERTIBLE = ("f32", "f16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a spec says at the given values: a program, or a hand-written schedule."""
+
+    name: str
+    params: dict[str, Any]
+    settings: Settings
+    program: Program | None = None
+    schedule: Schedule | None = None
+
+
+def build(
+    spec: Spec,
+    values: Mapping[str, Any],
+    catalog: Catalog,
+    routes: Mapping[str, RouteSpec],
+    *,
+    preset: str | None = None,
+    schedule: str | Path | None = None,
+) -> Built:
+    """Build the program of a spec; a ``SpecError`` of all mistakes that can be found in one run."""
+    faults = Faults(spec.faults, broken_names(spec))
+    given = {name: Given(value, set_by(name, value)) for name, value in values.items()}
+    check_devices(spec, faults)
+    if isinstance(spec, HandSpec):
+        if schedule is not None:
+            raise error("bad-schedule", "a hand-written schedule cannot be replaced by another")
+        found = values_of(spec, given, preset, faults)
+        proven = build_handwritten(spec, found.scope, faults)
+        return Built(spec.name, found.params, Settings(), schedule=proven)
+    base, own = read_schedule_file(schedule, faults) if schedule is not None else (None, {})
+    of_schedule = {name: each for name, each in given.items() if is_schedule_name(name, spec)}
+    of_params = {name: each for name, each in given.items() if name not in of_schedule}
+    found = values_of(spec, {**own, **of_params}, preset, faults)
+    in_force = schedule_in_force(spec, base, of_schedule, faults)
+    builder = Builder(spec, found, in_force, catalog, routes, faults)
+    program = builder.program()
+    settings = builder.settings()
+    faults.check()
+    return Built(spec.name, found.params, settings, program=program)
+
+
+def broken_names(spec: HeadSpec) -> set[str]:
+    """Names that the file declares, but whose declarations could not be used."""
+    data = spec.site.document.data
+    kept = {*spec.params, *spec.let, *spec.buffers}
+    names = {*raw_names(data, "params", "let", "buffers")} - kept
+    if isinstance(spec, LayerSpec):
+        names |= {*raw_names(data, "cuts")} - {*spec.cuts}
+        names |= {f"{each}.count" for each in {*raw_names(data, "cuts")} - {*spec.cuts}}
+    if not isinstance(data.get("devices"), list):
+        names |= set(devices_named(data))
+    if spec.faults:
+        names |= set(op_names(data.get("ops")))
+    return names
+
+
+def devices_named(data: Any) -> Iterable[str]:
+    if isinstance(data, dict):
+        if isinstance(data.get("device"), str):
+            yield data["device"]
+        data = list(data.values())
+    for each in data if isinstance(data, list) else ():
+        yield from devices_named(each)
+
+
+def op_names(ops: Any) -> Iterable[str]:
+    for each in ops if isinstance(ops, list) else ():
+        if isinstance(each, dict):
+            if isinstance(each.get("name"), str):
+                yield each["name"]
+            yield from op_names(each.get("body"))
+
+
+def check_devices(spec: HeadSpec, faults: Faults) -> None:
+    for index, name in enumerate(spec.devices):
+        at = spec.site["devices"][index].span
+        if not NAME.fullmatch(name) or name in (HOST, MAPPED):
+            faults.mistake("bad-name", f"'{name}' cannot be a device's name", at)
+        elif name in spec.devices[:index]:
+            first = spec.site["devices"][spec.devices.index(name)].span
+            faults.mistake(
+                "duplicate-name", f"a second device '{name}'", at, Note("first here", first)
+            )
+
+
+class Builder:
+    """The steps that share a spec, its values and its mistakes."""
+
+    def __init__(
+        self,
+        spec: LayerSpec,
+        values: Values,
+        schedule: ScheduleInForce,
+        catalog: Catalog,
+        routes: Mapping[str, RouteSpec],
+        faults: Faults,
+    ) -> None:
+        self.spec, self.values, self.schedule = spec, values, schedule
+        self.catalog, self.routes, self.faults = catalog, routes, faults
+        self.cuts: dict[str, Cut] = {}
+        self.buffers = Buffers(spec.devices, values.count_name, faults)
+
+    def program(self) -> Program:
+        scope = self.read_cuts()
+        names: dict[str, Declared | None] = {}
+        for name, each in self.spec.buffers.items():
+            at = self.spec.site["buffers"][name]
+            names[name] = Declared(name, each, at, "", 0, scope, names)
+        folder = Path(self.spec.site.document.file).parent
+        context = Context(scope, names, self.values.scope, folder=folder)
+        expander = Expander(self.catalog, self.faults)
+        with self.faults.collecting():
+            expander.expand(self.spec.ops, self.spec.site["ops"], context)
+        self.check_placements(expander)
+        self.buffers.learn(expander.drafts)
+        with self.faults.collecting():
+            self.buffers.make_unused(names, indices(self.spec.ops))
+        ops = [op for draft in expander.drafts for op in self.ops_of(draft, expander)]
+        check_streams(ops, self.buffers.made, self.routes, self.schedule.site, self.faults)
+        program = self.finished(ops)
+        if not self.faults.found:
+            check_flow(program, self.faults)
+        return program
+
+    def finished(self, ops: list[Op]) -> Program:
+        used = {each.region.buffer for op in ops for each in op.accesses}
+        bases = {each.overlay[0] for each in self.buffers.made.values() if each.overlay}
+        kept = {
+            name: with_users(each, ops)
+            for name, each in self.buffers.made.items()
+            if name in used or name in bases or each.role is not Role.SCRATCH
+        }
+        capacity = self.values.capacity
+        return Program(
+            self.spec.name,
+            tuple(self.spec.devices),
+            kept,
+            tuple(ops),
+            capacity,
+            max(capacity, 1) if capacity is not None else 1,
+            self.values.count_name,
+        )
+
+    def read_cuts(self) -> dict[str, Any]:
+        """The named cuts; their counts join the scope as ``compute.count``."""
+        scope = dict(self.values.scope)
+        site, given = self.schedule.site["cuts"], self.schedule.spec.cuts
+        for name in given:
+            if name not in self.spec.cuts:
+                hint = did_you_mean(name, self.spec.cuts)
+                self.faults.mistake("unknown-cut", f"no cut '{name}'", site[name].key, hint=hint)
+        for name, cut in self.spec.cuts.items():
+            at = self.spec.site["cuts"][name]
+            bounds: tuple[Fraction, ...] = (Fraction(0), Fraction(1))
+            extent = 0
+            with self.faults.collecting():
+                extent = evaluate_count(cut.extent, self.values.scope, at["extent"].span)
+            with self.faults.collecting():
+                if name in given:
+                    bounds = bounds_of(given[name], self.values.scope, site[name])
+            self.cuts[name] = Cut(name, extent, bounds, at.key)
+            scope[f"{name}.count"] = len(bounds) - 1
+        return scope
+
+    def check_placements(self, expander: Expander) -> None:
+        for name in self.schedule.spec.placements:
+            if name not in expander.keys:
+                at = self.schedule.site[name].key
+                hint = did_you_mean(name, (*expander.keys, "cuts", "emit", "memory", "units"))
+                self.faults.mistake("unknown-op", f"'{name}' is no op of this spec", at, hint=hint)
+
+    def ops_of(self, draft: Draft, expander: Expander) -> Iterable[Op]:
+        """The op of a draft, unless something is wrong with it."""
+        found: list[Op] = []
+        with self.faults.collecting(draft.context.notes):
+            op = self.bound(draft)
+            placed = self.placed(op, draft, expander)
+            found.append(placed)
+        return found
+
+    def bound(self, draft: Draft) -> Op:
+        spec, site = draft.spec, draft.site
+        if isinstance(spec, KernelOpSpec):
+            return self.kernel_op(draft, spec, site)
+        if isinstance(spec, TransferOpSpec):
+            return self.transfer_op(draft, spec, site["transfer"])
+        if isinstance(spec, FillOpSpec):
+            return self.fill_op(draft, spec, site["fill"])
+        return self.extern_op(draft, spec, site)
+
+    def device(self, word: str, at: Site, draft: Draft) -> str:
+        name = evaluate_word(word, draft.context.scope, at.span)
+        if name not in self.spec.devices:
+            hint = did_you_mean(str(name), self.spec.devices)
+            hint = hint or f"the devices are {', '.join(self.spec.devices)}"
+            raise error("unknown-device", f"unknown device '{name}'", at.span, hint=hint)
+        return str(name)
+
+    def kernel_op(self, draft: Draft, spec: KernelOpSpec, site: Site) -> Op:
+        assert draft.contract is not None
+        device = self.device(spec.device, site["device"], draft)
+        args: dict[str, Argument] = {}
+        for name, use in draft.uses.items():
+            buffer = self.buffers.of(use, draft) if use.declared else None
+            rows = self.blocks(use, buffer, site["args"][name]) if use.blocks else None
+            args[name] = Argument(buffer, rows, use.span)
+            self.check_optional(name, use, buffer, draft)
+        options, spans = self.options(spec, site["options"], draft)
+        bound = bind(
+            draft.contract,
+            args,
+            options=options,
+            scalars=draft.scalars,
+            span=draft.span,
+            device=device,
+            spans={**draft.spans, **spans},
+        )
+        return self.op(draft, device, bound.kernel, bound.accesses, bound.axis)
+
+    def options(
+        self, spec: KernelOpSpec, at: Site, draft: Draft
+    ) -> tuple[dict[str, Any], dict[str, Span]]:
+        assert draft.contract is not None
+        options: dict[str, Any] = {}
+        for name, value in spec.options.items():
+            declared = draft.contract.options.get(name)
+            is_text = declared is None or isinstance(declared.default, str)
+            evaluated = evaluate_word if is_text else evaluate_number
+            options[name] = evaluated(value, draft.context.scope, at[name].span)
+        return options, {name: at[name].span for name in options}
+
+    def check_optional(self, name: str, use: Use, buffer: Buffer | None, draft: Draft) -> None:
+        contract = draft.contract
+        argument = contract.args.get(name) if contract else None
+        if contract is None or argument is None or argument.optional:
+            return
+        if buffer is not None and buffer.is_optional:
+            raise error(
+                "missing-argument",
+                f"kernel '{contract.name}' always needs '{name}', but '{buffer.name}' is optional",
+                use.span,
+                notes=[Note("optional here", buffer.span)],
+            )
+        if buffer is None and use.declared is not None:
+            raise error(
+                "missing-argument",
+                f"kernel '{contract.name}' needs '{name}', but '{use.declared.name}' is left out",
+                use.span,
+                notes=[Note("its condition is false", use.declared.site["if"].span)],
+            )
+
+    def blocks(self, use: Use, buffer: Buffer | None, at: Site) -> Rows:
+        cut = self.cut(str(use.blocks), at["blocks"].span)
+        factor = 1
+        if buffer is not None and cut.extent:
+            factor = buffer.rows // cut.extent
+            follows = factor * factor_of(cut.extent)
+            if buffer.rows % cut.extent or buffer.per_count != follows:
+                raise error(
+                    "wrong-cut",
+                    f"'{buffer.name}' has {buffer.rows} rows, which '{cut.name}' does not divide: "
+                    f"it cuts {cut.extent} rows",
+                    at["blocks"].span,
+                    notes=[Note("cut here", cut.span)],
+                )
+        return Rows(RowsKind.BLOCKS, factor, cut.bounds)
+
+    def cut(self, name: str, span: Span) -> Cut:
+        if name not in self.cuts:
+            hint = did_you_mean(name, self.cuts) or (
+                f"the cuts are {', '.join(self.cuts)}" if self.cuts else "add it under cuts:"
+            )
+            raise error("unknown-cut", f"no cut '{name}'", span, hint=hint)
+        return self.cuts[name]
+
+    def transfer_op(self, draft: Draft, spec: TransferOpSpec, at: Site) -> Op:
+        pairs: list[tuple[Buffer, Buffer]] = []
+        for index in range(len(draft.uses) // 2):
+            source = self.needed(draft.uses[f"source.{index}"], draft)
+            target = self.needed(draft.uses[f"target.{index}"], draft)
+            check_pair(source, target, draft.uses[f"target.{index}"].span)
+            pairs.append((source, target))
+        for (source, target), use in zip(pairs, list(draft.uses.values())[::2], strict=True):
+            if (source.device, target.device) != (pairs[0][0].device, pairs[0][1].device):
+                text = "the pairs of one transfer go from one device to one other"
+                raise error("bad-transfer", text, use.span)
+        wire = self.wire(spec, pairs, at, draft)
+        accesses = [
+            Access(name, whole(buffer), mode, SPLIT, draft.uses[name].span)
+            for index, (source, target) in enumerate(pairs)
+            for name, buffer, mode in (
+                (f"source.{index}", source, Mode.READ),
+                (f"target.{index}", target, Mode.WRITE),
+            )
+        ]
+        first = pairs[0][0]
+        work = Transfer("auto", wire, is_small=spec.transfer.pairs is not None)
+        axis = Axis(first.rows, first.per_count)
+        return self.op(draft, first.device, work, tuple(accesses), axis)
+
+    def needed(self, use: Use, draft: Draft) -> Buffer:
+        buffer = self.buffers.of(use, draft) if use.declared else None
+        if buffer is None:
+            name = f"'{use.declared.name}'" if use.declared else "null"
+            raise error("missing-argument", f"{name} is left out, but it is needed here", use.span)
+        return buffer
+
+    def wire(
+        self,
+        spec: TransferOpSpec,
+        pairs: list[tuple[Buffer, Buffer]],
+        at: Site,
+        draft: Draft,
+    ) -> str | None:
+        span = at["wire"].span
+        name = evaluate_word(spec.transfer.wire, draft.context.scope, span)
+        if name is None:
+            return None
+        if name not in DTYPES:
+            hint = did_you_mean(str(name), DTYPES)
+            raise error("unknown-dtype", f"'{name}' is no dtype", span, hint=hint)
+        for source, target in pairs:
+            if not DTYPES[source.dtype].is_float:
+                raise error(
+                    "wire-on-integers",
+                    f"'{source.name}' is {source.dtype}: integers travel as they are",
+                    span,
+                    notes=[Note("declared here", source.span)],
+                    hint="leave wire out, or move the floats in a transfer of their own",
+                )
+            for end in (source, target):
+                if end.dtype != name and not {end.dtype, name} <= set(CONVERTIBLE):
+                    text = f"'{end.name}' is {end.dtype}, which cannot travel as {name}"
+                    raise error("bad-wire", text, span, notes=[Note("declared here", end.span)])
+        return str(name)
+
+    def fill_op(self, draft: Draft, spec: FillOpSpec, at: Site) -> Op:
+        target = self.needed(draft.uses["target"], draft)
+        if target.device == MAPPED:
+            text = f"'{target.name}' is mapped host memory, which no device fills"
+            raise error("wrong-memory", text, at["target"].span)
+        value = evaluate_number(spec.fill.value, draft.context.scope, at["value"].span)
+        if isinstance(value, float) and not DTYPES[target.dtype].is_float:
+            text = f"'{target.name}' is {target.dtype}: it cannot be filled with {value}"
+            raise error("bad-value", text, at["value"].span)
+        access = Access("target", whole(target), Mode.WRITE, SPLIT, draft.uses["target"].span)
+        axis = Axis(target.rows, target.per_count)
+        return self.op(draft, target.device, Fill(value), (access,), axis)
+
+    def extern_op(self, draft: Draft, spec: ExternOpSpec, site: Site) -> Op:
+        at = site["extern"]
+        device = self.device(spec.device, site["device"], draft)
+        scope = draft.context.scope
+        axis = Axis()
+        if spec.extern.axis is not None:
+            extent = evaluate_count(spec.extern.axis, scope, at["axis"].span)
+            axis = Axis(int(extent), factor_of(extent))
+        for field in ("function", "reference"):
+            module, colon, name = str(getattr(spec.extern, field)).partition(":")
+            if not colon or not module or not name.isidentifier():
+                text = f"expected module:function, found '{getattr(spec.extern, field)}'"
+                raise error("bad-value", text, at[field].span)
+        accesses: list[Access] = []
+        for name, each in spec.extern.args.items():
+            use = draft.uses[name]
+            buffer = self.needed(use, draft)
+            rows = self.extern_rows(name, each.rows, buffer, axis, at["args"][name], draft)
+            accesses.append(Access(name, whole(buffer), Mode(each.access), rows, use.span))
+        scalars = {
+            name: evaluate_word(value, scope, at["scalars"][name].span)
+            for name, value in spec.extern.scalars.items()
+        }
+        work = Extern(spec.extern.function, spec.extern.reference, scalars)
+        return self.op(draft, device, work, tuple(accesses), axis)
+
+    def extern_rows(
+        self, name: str, spec: Any, buffer: Buffer, axis: Axis, at: Site, draft: Draft
+    ) -> Rows:
+        if spec.kind != "split":
+            return Rows(RowsKind(spec.kind))
+        factor = int(evaluate_number(spec.factor, draft.context.scope, at["rows"].span))
+        is_right = buffer.rows == factor * axis.extent
+        if not is_right or buffer.per_count != factor * axis.per_count:
+            text = (
+                f"'{buffer.name}' has {buffer.rows} rows, but '{name}' is split with {factor} "
+                f"for each of {axis.extent} rows of the axis"
+            )
+            raise error("bad-rows", text, at["rows"].span)
+        return Rows(RowsKind.SPLIT, factor)
+
+    def op(
+        self, draft: Draft, device: str, work: Work, accesses: tuple[Access, ...], axis: Axis
+    ) -> Op:
+        return Op(draft.name, draft.name, device, work, accesses, axis, span=draft.span)
+
+    def placed(self, op: Op, draft: Draft, expander: Expander) -> Op:
+        """The op with its entry of the schedule."""
+        spec = self.schedule.spec.placements.get(draft.key, PlacementSpec())
+        site = self.schedule.site[draft.key]
+        cut = None
+        if draft.spec.cut is not None:
+            at = draft.site["cut"]
+            word = evaluate_word(draft.spec.cut, draft.context.scope, at.span)
+            cut = self.cut(str(word), at.span)
+            if (op.axis.extent, op.axis.per_count) != (cut.extent, factor_of(cut.extent)):
+                raise error(
+                    "wrong-cut",
+                    f"'{draft.key}' runs over {op.axis.extent} rows, but '{cut.name}' cuts "
+                    f"{int(cut.extent)}",
+                    at.span,
+                    notes=[Note("cut here", cut.span)],
+                )
+        names = expander.taken
+        op = place(op, spec, site, draft.context, cut, names, self.routes, self.faults)
+        self.check_piece_rows(op, draft, site, cut)
+        return op
+
+    def check_piece_rows(self, op: Op, draft: Draft, site: Site, cut: Cut | None) -> None:
+        where = cut.span if cut else site["pieces"].key
+        of = len(op.placement.pieces) - 1
+        check_pieces(op, draft, where if site.is_written or cut else draft.span)
+        for each in op.accesses:
+            rows = self.buffers.made[each.region.buffer].rows
+            if each.rows.kind is RowsKind.PIECE and rows != of:
+                raise error(
+                    "wrong-shape",
+                    f"'{each.argument}' has one row for each piece: '{draft.key}' is cut into "
+                    f"{of}, but '{each.region.buffer}' has {rows}",
+                    each.span,
+                    notes=[Note("cut here", where)] if of > 1 else (),
+                )
+
+    def settings(self) -> Settings:
+        spec, site = self.schedule.spec, self.schedule.site
+        chosen: dict[str, Any] = {"emit": "capture", "memory": "concurrent", "max_streams": 4}
+        choices = {
+            "emit": tuple(each.value for each in Emit),
+            "memory": ("concurrent", "tight"),
+            "units": ("one",),
+        }
+        for name, known in choices.items():
+            with self.faults.collecting():
+                span = site[name].span
+                chosen[name] = evaluate_word(getattr(spec, name), self.values.scope, span)
+                if chosen[name] not in known:
+                    hint = did_you_mean(str(chosen[name]), known)
+                    text = f"'{name}' is {' or '.join(known)}, not {kind(chosen[name])}"
+                    chosen[name] = known[0]
+                    raise error("bad-value", text, span, hint=hint)
+        with self.faults.collecting():
+            span = site["max_streams"].span
+            chosen["max_streams"] = int(evaluate_count(spec.max_streams, self.values.scope, span))
+            if chosen["max_streams"] < 1:
+                raise error("bad-value", "'max_streams' must be at least 1", span)
+        emit, memory = Emit(chosen["emit"]), str(chosen["memory"])
+        return Settings(emit=emit, memory=memory, max_streams=chosen["max_streams"])
+
+
+def whole(buffer: Buffer) -> Region:
+    return Region(buffer.name, 0, buffer.nbytes)
+
+
+def indices(ops: Any) -> set[str]:
+    """The indices of all repeats."""
+    found: set[str] = set()
+    for each in ops:
+        if hasattr(each, "body"):
+            found |= {each.index} | indices(each.body)
+    return found
+
+
+def check_pair(source: Buffer, target: Buffer, span: Span) -> None:
+    notes = [Note("the source is here", source.span), Note("the target is here", target.span)]
+    for end in (source, target):
+        if end.device == MAPPED:
+            text = f"'{end.name}' is mapped host memory: a transfer goes from device to device"
+            raise error("bad-transfer", text, span, notes=[Note("declared here", end.span)])
+    if source.device == target.device:
+        text = f"'{source.name}' and '{target.name}' are both on '{source.device}'"
+        raise error("bad-transfer", text, span, notes=notes, hint="use the kernel 'convert'")
+    if source.shape != target.shape or source.per_count != target.per_count:
+        text = (
+            f"'{source.name}' is {list(source.shape)}, '{target.name}' is {list(target.shape)}: "
+            "a transfer keeps the shape"
+        )
+        if source.shape == target.shape:
+            text = f"the rows of '{source.name}' and '{target.name}' follow the count differently"
+        raise error("wrong-shape", text, span, notes=notes)
+    if source.dtype != target.dtype and not {source.dtype, target.dtype} <= set(CONVERTIBLE):
+        text = f"{source.dtype} of '{source.name}' cannot become {target.dtype}"
+        raise error("wrong-dtype", text, span, notes=notes)
+
+
+def with_users(buffer: Buffer, ops: list[Op]) -> Buffer:
+    """Mapped memory knows the devices that use it."""
+    if buffer.device != MAPPED:
+        return buffer
+    near = {op.device for op in ops for each in op.accesses if each.region.buffer == buffer.name}
+    return replace(buffer, near=tuple(sorted(near - {HOST})))
