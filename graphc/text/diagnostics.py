@@ -21,7 +21,8 @@ class Span:
     length: int = 1
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        # Line 0: a value that stands in no file, such as one of the command line.
+        return f"{self.file}:{self.line}:{self.column}" if self.line else self.file
 
 
 NOWHERE = Span("", 0, 0, 0)
