@@ -128,7 +128,10 @@ def run_one(wanted: Request, options: RunOptions, inputs: Inputs, doing: Progres
     from graphc.backends.binding import check_count
 
     doing(f"compiling {wanted.path}")
-    plan = plan_of(wanted, observe=lambda name, _: doing(f"compiling {wanted.path}: {name}"))
+    # Kernels are compiled when the plan is instantiated, and only if a GPU is to run them.
+    plan = plan_of(
+        wanted, observe=lambda name, _: doing(f"compiling {wanted.path}: {name}"), cubins=False
+    )
     check_count(plan.variants[0].schedule.program, options.count)
     doing("making it ready to launch")
     with closing(api.instantiate(plan, options.backend)) as graph:  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ def heading(stage: str, program: Program) -> str:
 def buffer_cells(buffer: Buffer) -> tuple[str, ...]:
     facts = [buffer.role.value] if buffer.role is not Role.SCRATCH else []
     facts += ["optional"] if buffer.is_optional else []
-    facts += [f"{buffer.per_count} rows a count"] if buffer.per_count else []
+    facts += [f"rows {buffer.per_count}*count"] if buffer.per_count else []
     facts += [f"at {buffer.overlay[0]}+{buffer.overlay[1]}"] if buffer.overlay else []
     facts += [f"near {' '.join(buffer.near)}"] if buffer.near else []
     shape = f"{buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
@@ -116,16 +116,17 @@ def op_facts(op: Op) -> Iterator[str]:
         piece = op.piece
         yield f"piece {piece.index} of {piece.of} [{piece.start}, {piece.stop})"
     if op.axis.extent != 1 or op.axis.per_count:
-        scale = f" ({op.axis.per_count} a count)" if op.axis.per_count else ""
+        scale = f" = {op.axis.per_count}*count" if op.axis.per_count else ""
         yield f"axis {op.axis.extent}{scale}"
     if op.step != op.name and op.name != f"{op.step}/piece.{op.piece.index}":
         yield f"step {op.step}"
+    # Of a piece, its siblings tell how the op was cut.
+    if op.piece == WHOLE and op.placement.pieces != DEFAULT_PLACEMENT.pieces:
+        yield f"pieces {fractions(op.placement.pieces)}"
     yield from placement_facts(op.placement)
 
 
 def placement_facts(placement: Placement) -> Iterator[str]:
-    if placement.pieces != DEFAULT_PLACEMENT.pieces:
-        yield f"pieces {fractions(placement.pieces)}"
     if placement.stream is not None:
         yield f"stream {placement.stream}"
     if placement.priority:
