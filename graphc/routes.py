@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -155,7 +156,8 @@ def load_routes(folders: Iterable[str | Path]) -> dict[str, RouteSpec]:
     for folder in folders:
         for path in sorted(Path(folder).glob("*.yaml")):
             try:
-                route = load_route(path)
+                state = path.stat()
+                route = kept_route(str(path), state.st_mtime_ns, state.st_size)
             except SpecError as problem:
                 mistakes += problem.diagnostics
                 continue
@@ -165,6 +167,12 @@ def load_routes(folders: Iterable[str | Path]) -> dict[str, RouteSpec]:
     if mistakes:
         raise SpecError(mistakes)
     return found
+
+
+@lru_cache(maxsize=256)
+def kept_route(path: str, mtime_ns: int, nbytes: int) -> RouteSpec:
+    """Routes read before, by the state of their files: they are frozen."""
+    return load_route(path)
 
 
 def load_route(path: str | Path) -> RouteSpec:

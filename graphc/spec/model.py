@@ -7,6 +7,7 @@ Where a ``Number`` may stand, an expression may; where a ``Word`` may stand, tex
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -409,7 +410,21 @@ def load_spec(path: str | Path) -> Spec:
 
     A ``SpecError`` only for a file of which nothing can be used.
     """
-    document = read_yaml(path)
+    try:
+        state = Path(path).stat()
+    except OSError:
+        return parse_spec(read_yaml(path))  # which says what is wrong
+    return kept_spec(str(path), state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=64)
+def kept_spec(path: str, mtime_ns: int, nbytes: int) -> Spec:
+    """Specs read before, by the state of their files: they are frozen."""
+    return parse_spec(read_yaml(path))
+
+
+def parse_spec(document: Document) -> Spec:
+    """A layer or a hand-written schedule."""
     if is_handwritten(document.data):
         return read(HandSpec, document)
     return read(LayerSpec, document)

@@ -411,6 +411,7 @@ WORDS = {
     **dict.fromkeys(("no", "off", "false"), "false"),
     **dict.fromkeys(("~", "null"), "null"),
 }
+NUMBER_LIKE = frozenset("+-.=0123456789")  # what all of the following begin with
 SURPRISES = (
     (re.compile(r"[-+]?0[0-9_]*[0-9]"), "leading zeros make an octal number of it"),
     (re.compile(r"[-+]?0[xX][0-9a-fA-F_]+|[-+]?0[bB][01_]+|0o[0-7_]+"), "write it in decimal"),
@@ -434,6 +435,8 @@ def surprise(text: str) -> str | None:
     word = WORDS.get(text.lower())
     if word is not None and text != word:
         return f"write {word}, or quote it: '{text}'"
+    if text[:1] not in NUMBER_LIKE:
+        return None
     for pattern, advice in SURPRISES:
         if pattern.fullmatch(text):
             return instead(text, advice)
