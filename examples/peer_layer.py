@@ -41,12 +41,11 @@ def main() -> int:
         variant = plan.variants[0]
         inputs = random_inputs(plan, seed=1)
         with plan.instantiate(backend) as graph:
-            for each, value in inputs.items():
-                graph.write(each, value)
+            graph.bind(inputs)
             start = time.perf_counter()
             graph.launch()
             graph.synchronize()
-            found = graph.read("residual")
+            found = np.asarray(graph["residual"]).copy()
             took_ms = graph.measure_ms() if backend == "cuda" else None
         took_ms = took_ms or (time.perf_counter() - start) * 1e3
         expected = found if expected is None else expected

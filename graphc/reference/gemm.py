@@ -20,14 +20,16 @@ Floats = NDArray[np.float32]
 
 def grouped_up(*, x: Array, src: Array, offsets: Array, w: Array, h: Array, piece: int) -> None:
     """Rows of each expert: silu(x . gate) * (x . up), for the tokens that ``src`` names."""
+    tokens, results = src.reshape(-1), by_row(h)
     for expert, rows in expert_rows(offsets[piece]):
-        h[rows] = narrow(gated(product(x[src[rows]], w[expert])), h.dtype)
+        results[rows] = narrow(gated(product(x[tokens[rows]], w[expert])), h.dtype)
 
 
 def grouped_down(*, h: Array, offsets: Array, w: Array, rows: Array, piece: int) -> None:
     """Rows of each expert: h . w."""
+    inputs, results = by_row(h), by_row(rows)
     for expert, own in expert_rows(offsets[piece]):
-        rows[own] = narrow(product(h[own], w[expert]), rows.dtype)
+        results[own] = narrow(product(inputs[own], w[expert]), rows.dtype)
 
 
 def dense(*, x: Array, w: Array, gate: Array | None, y: Array, lo: int, hi: int) -> None:
@@ -41,6 +43,11 @@ def dense(*, x: Array, w: Array, gate: Array | None, y: Array, lo: int, hi: int)
 def dense_up(*, x: Array, w: Array, h: Array, lo: int, hi: int) -> None:
     """silu(x . gate) * (x . up)."""
     h[lo:hi] = narrow(gated(product(x[lo:hi], w)), h.dtype)
+
+
+def by_row(pairs: Array) -> Array:
+    """One row for each pair of a token and a choice: a view, so that writes arrive."""
+    return pairs.reshape(-1, pairs.shape[-1])
 
 
 def expert_rows(bounds: Array) -> Iterator[tuple[int, slice]]:
