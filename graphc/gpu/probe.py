@@ -331,6 +331,7 @@ class Rates:
                 self.driver.synchronize(self.streams[-1])
 
     def measure(self) -> Iterator[LinkRate]:
+        self.enable_peers()
         for at, gpu in enumerate(self.gpus):
             down = (at, self.host[at], self.buffers[at])
             up = (at, self.buffers[at], self.host[at])
@@ -347,6 +348,13 @@ class Rates:
                     if at < to:
                         both = self.rate(self.peer(at, to), self.peer(to, at))
                         yield LinkRate(f"{name} and back at once", both)
+
+    def enable_peers(self) -> None:
+        """For the contexts as they are now: access ends with the last user of a context."""
+        for at, source in enumerate(self.gpus):
+            for to, target in enumerate(self.gpus):
+                if at != to and peer_facts(self.driver, source.ordinal, target.ordinal).copies:
+                    enable_both_ways(self.driver, self.contexts[at], self.contexts[to])
 
     def peer(self, source: int, target: int) -> tuple[int, int, int]:
         return source, self.buffers[target] + RATE_NBYTES, self.buffers[source]

@@ -104,8 +104,10 @@ def test_arrays_of_torch_and_cupy_are_used_in_place(devices: list[int]) -> None:
         assert seen.device == out.device
         del seen
         if gpu_count() > 1:
+            other = x.to("cuda:1")
+            print(other.device, hex(other.data_ptr()), open_driver().pointer(other.data_ptr()))
             with pytest.raises(UsageError, match=r"memory of GPU 0 .* found memory of GPU 1"):
-                graph.bind(x=x.to("cuda:1"))
+                graph.bind(x=other)
         with pytest.raises(UsageError, match="found memory of the host"):
             graph.bind(x=x.cpu())
         with pytest.raises(UsageError, match="expected dtype f32, found bf16"):
@@ -264,11 +266,13 @@ def test_a_launch_costs_less_than_a_microsecond_over_the_drivers_call() -> None:
             assert status == cu.CUresult.CUDA_SUCCESS
 
         ours, theirs = [], []
-        for _ in range(300):
+        for _ in range(200):
             for call, times in ((graph.launch, ours), (raw, theirs)):
                 graph.synchronize()
-                start = perf_counter_ns()
                 call()
-                times.append(perf_counter_ns() - start)
+                start = perf_counter_ns()
+                for _ in range(20):
+                    call()
+                times.append((perf_counter_ns() - start) / 20)
         print(f"launch {median(ours)} ns, raw {median(theirs)} ns")
         assert median(ours) - median(theirs) < 1000

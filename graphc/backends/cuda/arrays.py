@@ -30,6 +30,7 @@ DLPACK_CODES = {
 # Dtypes that some libraries do not have: their bits as unsigned integers are as good.
 AS_BITS = {"bf16": (1, 16), "fp8_e4m3": (1, 8)}
 DLPACK_CUDA, DLPACK_CUDA_HOST = 2, 3
+REFUSALS = (AttributeError, BufferError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 class DLDevice(ctypes.Structure):
@@ -97,14 +98,17 @@ class Foreign:
 
 def look_at(name: str, value: Any) -> Foreign:
     """The array behind an object of any library."""
+    refusal = ""
     if hasattr(value, "__dlpack__"):
         try:
             return from_dlpack(value)
-        except (BufferError, RuntimeError, TypeError, ValueError) as problem:
-            if not hasattr(value, "__cuda_array_interface__"):
-                raise UsageError(f"'{name}': its __dlpack__ refuses: {problem}") from None
-    if hasattr(value, "__cuda_array_interface__"):
+        except REFUSALS as problem:
+            refusal = str(problem)
+    try:
         return from_interface(value.__cuda_array_interface__)
+    except REFUSALS:
+        if refusal:
+            raise UsageError(f"'{name}': its __dlpack__ refuses: {refusal}") from None
     raise UsageError(
         f"'{name}': found {type(value).__name__}; expected a numpy array, or an array with "
         "__dlpack__ or __cuda_array_interface__ (torch, cupy, jax, ...)"

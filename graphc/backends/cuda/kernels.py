@@ -135,7 +135,7 @@ def kernel_call(
 def launch_scope(op: Op, kernel: Kernel, gpu: Gpu, capacity: int | None) -> dict[str, object]:
     from graphc.text.expr import Record
 
-    lo, hi = op.piece.bounds(op.axis, capacity)
+    lo, hi = most_rows(op, capacity)
     facts = gpu.facts
     return {
         **kernel.symbols,
@@ -146,6 +146,27 @@ def launch_scope(op: Op, kernel: Kernel, gpu: Gpu, capacity: int | None) -> dict
         "arch": facts.capability,
         "device": Record({"sms": facts.sms, "shared_optin": facts.shared_optin}),
     }
+
+
+def most_rows(op: Op, capacity: int | None) -> tuple[int, int]:
+    """Rows of a launch that is large enough for every count: at the capacity, rounded up.
+
+    A piece may have a row more with a smaller count than at the capacity, because bounds are
+    rounded down: of 8 pieces of 5 rows the first is empty, and of 4 rows the second is not.
+
+    >>> from fractions import Fraction
+    >>> from graphc.ir import Axis, Join, Piece
+    >>> piece = Piece(1, 8, Fraction(1, 8), Fraction(2, 8))
+    >>> most_rows(Op("a", "a", "g0", Join(), (), Axis(10, 2), piece), 5)
+    (0, 2)
+    """
+    lo, hi = op.piece.bounds(op.axis, capacity)
+    if not op.axis.per_count or capacity is None:
+        return lo, hi
+    share = capacity * (op.piece.stop - op.piece.start)
+    rows = op.axis.per_count * -(-share.numerator // share.denominator)
+    hi = min(lo + rows, op.axis.per_count * capacity)
+    return hi - rows, hi
 
 
 def extents(texts: Sequence[str], scope: Mapping[str, object], op: Op) -> Dim:
