@@ -109,15 +109,17 @@ def plan_text(plan: Plan) -> str:
 
 
 def variant_title(variant: Variant) -> str:
-    """The routes in few words.
+    """The routes in few words, the same for all layers.
 
     >>> from types import SimpleNamespace as Fake
     >>> variant_title(Fake(routes={"activations": "p2p", "results": "p2p"}))
     'route p2p'
     """
-    by_route: dict[str, list[str]] = {}
+    from graphc.draw.swimlanes import hue_key
+
+    by_route: dict[str, dict[str, None]] = {}
     for transfer, route in variant.routes.items():
-        by_route.setdefault(route, []).append(transfer)
+        by_route.setdefault(route, {})[hue_key(transfer)] = None
     if not by_route:
         return "no transfers"
     if len(by_route) == 1:

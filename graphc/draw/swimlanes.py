@@ -16,7 +16,7 @@ from html import escape
 from graphc.draw.dump import access_text, work_text
 from graphc.draw.palette import Style, styles
 from graphc.draw.timeline import Arrow, Box, Timeline, timeline
-from graphc.ir import Copy, Op, Schedule, Wait
+from graphc.ir import Copy, Join, Op, Schedule, Wait
 
 LANE, BOX, GAP, GROUP, MARGIN = 30, 22, 14, 20, 20  # heights of a lane, a box, between devices, ...
 GLYPH = 6.2  # the width of a character at 11 px, about
@@ -70,7 +70,7 @@ def swimlanes(
     times = timeline(schedule, durations=durations, measured=measured)
     layout = lay_out(schedule, times)
     ops = {op.name: op for op in schedule.program}
-    looks = styles(hue_key(op.step) for op in schedule.program)
+    looks = styles(hue_of(op) for op in schedule.program)
     keys, legend_bottom = legend(looks, ops, layout)
     width, height = layout.left + layout.plot + MARGIN, legend_bottom + MARGIN
     if basis is None:
@@ -120,6 +120,11 @@ def hue_key(step: str) -> str:
     'activations/down'
     """
     return re.sub(r"^(?:[A-Za-z_]\w*\.\d+/)+", "", step)
+
+
+def hue_of(op: Op) -> str:
+    """A join is made for what it orders and named after it; all joins look alike."""
+    return "join" if isinstance(op.work, Join) else hue_key(op.step)
 
 
 def caption(schedule: Schedule) -> str:
@@ -229,7 +234,7 @@ def boxes(
         op = ops[box.op]
         x, y = layout.x(box.start_us), layout.lanes[box.stream] - BOX / 2
         width = max(1.0, (box.stop_us - box.start_us) * layout.px_per_us)
-        look = looks[hue_key(op.step)]
+        look = looks[hue_of(op)]
         yield f"<g><title>{escape(tooltip(op, box))}</title>"
         yield from rectangle(x, y, width, look, is_hatched=isinstance(op.work, Copy))
         label = label_of(op, width)
@@ -288,7 +293,7 @@ def legend(
     looks: Mapping[str, Style], ops: Mapping[str, Op], layout: Layout
 ) -> tuple[list[str], float]:
     """Steps by hue, then what the marks mean; and how far down it reaches."""
-    copies = {hue_key(op.step) for op in ops.values() if isinstance(op.work, Copy)}
+    copies = {hue_of(op) for op in ops.values() if isinstance(op.work, Copy)}
     right = min(layout.left + layout.plot, 1600)
     x, y = float(MARGIN), layout.bottom + 26
     parts: list[str] = []
