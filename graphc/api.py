@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from graphc.ir import Kernel, Program, Schedule
 from graphc.kernels.contract import Catalog
 from graphc.passes.choose_routes import chosen_routes, has_auto, requirements
-from graphc.pipeline import Observer, ignore, schedule_program
-from graphc.plan import KernelImage, Plan, Proof, Variant, load_plan
+from graphc.pipeline import Observer, collector_paused, ignore, schedule_program
+from graphc.plan import Backend, KernelImage, Plan, Proof, Variant, load_plan
 from graphc.resources import kernel_folders, route_folders
 from graphc.routes import RouteSpec, load_routes
 from graphc.spec.build import Built, build
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from graphc.backends.cuda import CudaGraph
     from graphc.backends.reference import ReferenceGraph
 
-Backend = Literal["auto", "cuda", "reference"]
 PathLike = str | Path
 
 
+@collector_paused()
 def compile(
     path: PathLike,
     *,
@@ -67,6 +67,7 @@ def compile(
     return with_cubins(plan) if cubins else plan
 
 
+@collector_paused()
 def check(
     path: PathLike,
     *,

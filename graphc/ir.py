@@ -20,13 +20,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from math import prod
-from typing import Literal, TypeAlias
-
-import networkx as nx
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from graphc.dtypes import dtype
 from graphc.regions import Region
 from graphc.text.diagnostics import NOWHERE, Span
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 MAPPED = "host"  # the memory that the host and every device see; never a device's name
 HOST = "host"  # the actor of a hand-written schedule that issues and runs host steps
@@ -423,7 +424,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The schedule's global values: how memory is shared, streams are limited and a plan is emitted."""
+    """The schedule's global values: the way of emission, and bounds on memory and streams."""
 
     emit: Emit = Emit.CAPTURE
     memory: str = "concurrent"  # or "tight"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from graphc.ir import Program, Schedule, Settings
@@ -19,6 +21,18 @@ from graphc.routes import RouteSpec
 from graphc.verify import verify
 
 Observer: TypeAlias = Callable[[str, object], None]
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep the cycle collector from walking, again and again, objects that all stay alive."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def ignore(name: str, stage: object) -> None:

@@ -6,10 +6,12 @@ verified; ``instantiate`` tests the machine and takes the first whose requiremen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,6 +19,7 @@ from graphc.ir import Schedule
 from graphc.text.diagnostics import Span, error
 
 FORMAT = 1
+Backend = Literal["auto", "cuda", "reference"]
 
 
 class Need(StrEnum):
@@ -37,7 +40,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launch shape as expressions over symbols, options, ``lo``, ``hi``, ``blocks`` and ``device``."""
+    """Launch shape as expressions over symbols, options, lo, hi, blocks, arch and device."""
 
     grid: tuple[str, ...]
     block: tuple[str, ...]
@@ -108,20 +111,23 @@ class Plan:
         target = Path(path)
         partial = target.with_name(target.name + ".partial")
         try:
-            partial.write_bytes(ADAPTER.dump_json(self, indent=1))
+            partial.write_bytes(adapter().dump_json(self, indent=1))
             partial.replace(target)
         except OSError as problem:
             partial.unlink(missing_ok=True)
             raise error("cannot-write", f"cannot write '{target}': {problem.strerror}") from None
 
 
-ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
+@cache
+def adapter() -> TypeAdapter[Plan]:
+    """Between plans and JSON; made when the first plan is saved or loaded."""
+    return TypeAdapter(Plan)
 
 
 def load_plan(path: str | Path) -> Plan:
     """Read a saved plan; a ``SpecError`` if it is missing, no plan, or of another format."""
     try:
-        return ADAPTER.validate_json(Path(path).read_bytes())
+        return adapter().validate_json(Path(path).read_bytes())
     except OSError as problem:
         raise error("missing-file", f"cannot read '{path}': {problem.strerror}") from None
     except ValidationError as problem:

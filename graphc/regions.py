@@ -1,4 +1,4 @@
-"""Half-open byte ranges of buffers: what operations read and write, and all that ordering rests on."""
+"""Half-open byte ranges of buffers: what ops read and write, and all that order rests on."""
 
 from __future__ import annotations
 

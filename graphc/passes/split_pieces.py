@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise, repeat
 from math import lcm
 
 from graphc.ir import Access, Buffer, Op, Piece, Program, RowsKind
@@ -43,13 +44,26 @@ def nominal_extent(program: Program) -> int:
 
 def pieces_of(op: Op, buffers: Mapping[str, Buffer], nominal: int) -> Iterator[Op]:
     pieces = cut(op.placement.pieces)
-    for piece in pieces:
-        name = op.name if piece.of == 1 else f"{op.name}/piece.{piece.index}"
-        accesses = tuple(
-            replace(each, region=region_of(each, buffers[each.region.buffer], piece, nominal))
-            for each in op.accesses
+    columns = [
+        [
+            Access(each.argument, region, each.mode, each.rows, each.span)
+            for region in regions_of(each, buffers[each.region.buffer], pieces, nominal)
+        ]
+        for each in op.accesses
+    ]
+    touched = zip(*columns, strict=True) if columns else repeat(())
+    for piece, accesses in zip(pieces, touched, strict=False):
+        yield Op(
+            op.name if piece.of == 1 else f"{op.name}/piece.{piece.index}",
+            op.step,
+            op.device,
+            op.work,
+            accesses,
+            op.axis,
+            piece,
+            op.placement,
+            op.span,
         )
-        yield replace(op, name=name, piece=piece, accesses=accesses)
 
 
 @lru_cache(maxsize=1024)
@@ -63,28 +77,36 @@ def cut(bounds: tuple[Fraction, ...]) -> tuple[Piece, ...]:
     return tuple(Piece(index, of, bounds[index], bounds[index + 1]) for index in range(of))
 
 
-def region_of(access: Access, buffer: Buffer, piece: Piece, nominal: int) -> Region:
-    """The bytes of one argument that one piece touches."""
-    rows = buffer.nominal_rows(nominal)
+def regions_of(
+    access: Access, buffer: Buffer, pieces: tuple[Piece, ...], nominal: int
+) -> list[Region]:
+    """The bytes of one argument that each piece touches."""
+    rows, nbytes = buffer.nominal_rows(nominal), buffer.row_nbytes
     match access.rows.kind:
         case RowsKind.ALL | RowsKind.GATHER:
-            return Region(buffer.name, 0, rows * buffer.row_nbytes)
+            return [Region(buffer.name, 0, rows * nbytes)] * len(pieces)
         case RowsKind.PIECE:
-            start, stop = piece.index, piece.index + 1
+            bounds = [(piece.index, piece.index + 1) for piece in pieces]
         case RowsKind.SPLIT:
             unit = buffer.per_count or access.rows.factor  # rows that no bound divides
-            start = unit * floor(rows // unit * piece.start)
-            stop = unit * floor(rows // unit * piece.stop)
+            stops = [unit * share(piece.stop, rows // unit) for piece in pieces]
+            first = unit * share(pieces[0].start, rows // unit)
+            bounds = list(pairwise([first, *stops]))
         case RowsKind.BLOCKS:
-            first, last = meeting(access.rows.blocks, piece)
-            start, stop = floor(rows * first), floor(rows * last)
-    return Region(buffer.name, start * buffer.row_nbytes, stop * buffer.row_nbytes)
+            met = [meeting(access.rows.blocks, piece) for piece in pieces]
+            bounds = [(share(first, rows), share(last, rows)) for first, last in met]
+    return [Region(buffer.name, start * nbytes, stop * nbytes) for start, stop in bounds]
 
 
-def floor(share: Fraction) -> int:
-    return share.numerator // share.denominator
+def share(of: Fraction, rows: int) -> int:
+    """
+    >>> share(Fraction(1, 3), 8)
+    2
+    """
+    return rows * of.numerator // of.denominator
 
 
+@lru_cache(maxsize=4096)
 def meeting(blocks: tuple[Fraction, ...], piece: Piece) -> tuple[Fraction, Fraction]:
     """The bounds of the whole blocks that meet the piece.
 
