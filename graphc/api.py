@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphc.ir import Kernel, Program, Schedule
+from graphc.ir import Program, Schedule
 from graphc.kernels.contract import Catalog
+from graphc.kernels.images import Images
 from graphc.passes.choose_routes import chosen_routes, has_auto, requirements
 from graphc.pipeline import Observer, collector_paused, ignore, schedule_program
-from graphc.plan import Backend, KernelImage, Plan, Proof, Variant, load_plan
+from graphc.plan import Backend, Plan, Proof, Variant, load_plan
 from graphc.resources import kernel_folders, route_folders
 from graphc.routes import RouteSpec, load_routes
 from graphc.spec.build import Built, build
@@ -170,51 +171,6 @@ def variant(
         images=images.of(schedule.program),
         proof=proof,
     )
-
-
-class Images:
-    """The kernel images of a plan: each rendered once, however many ops call it."""
-
-    def __init__(self, catalog: Catalog, arch: str) -> None:
-        self.catalog, self.arch = catalog, arch
-        self.by_key: dict[str, KernelImage] = {}
-        self.keys: dict[tuple[object, ...], str] = {}
-
-    def of(self, program: Program) -> dict[str, str]:
-        """Step -> key of its image."""
-        found: dict[str, str] = {}
-        for op in program:
-            if isinstance(op.work, Kernel) and op.step not in found:
-                dtypes = {
-                    each.argument: program.buffers[each.region.buffer].dtype for each in op.accesses
-                }
-                found[op.step] = self.key(op.work, dtypes)
-        return found
-
-    def key(self, kernel: Kernel, dtypes: Mapping[str, str]) -> str:
-        what = (
-            kernel.template,
-            *sorted(kernel.symbols.items()),
-            *sorted(kernel.options.items()),
-            *sorted(dtypes.items()),
-        )
-        if what not in self.keys:
-            from graphc.kernels.render import image
-
-            rendered = image(
-                self.catalog.contract(kernel.template), kernel, dtypes, arch_number(self.arch)
-            )
-            self.by_key[rendered.key] = rendered
-            self.keys[what] = rendered.key
-        return self.keys[what]
-
-
-def arch_number(arch: str) -> int:
-    """
-    >>> arch_number("sm_90a")
-    90
-    """
-    return int("".join(each for each in arch if each.isdigit()))
 
 
 def with_cubins(plan: Plan) -> Plan:
