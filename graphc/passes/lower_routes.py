@@ -91,7 +91,7 @@ class Trip:
         placement = replace(
             self.op.placement,
             stream=self.work.streams.get(step.name),
-            lane=f"{lane_of(self.op.step)}.{step.name}{self.suffix}",
+            lane=f"{lane_of(self.op.step)}.{step.name}",
             after=self.op.placement.after if is_first else (),
         )
         if step.kernel is None:
