@@ -238,8 +238,10 @@ def with_directives(text: str) -> str:
             continue
         if place != expected and not is_continued:
             lines += bridge(expected, place)
+            expected = place
         lines.append(line)
-        expected = (place[0], place[1] + 1)
+        # What a reader of the directives takes the next line for.
+        expected = (expected[0], expected[1] + 1) if expected else None
         is_continued = line.endswith("\\")
     return "\n".join(lines).rstrip("\n") + "\n"
 
