@@ -77,16 +77,18 @@ def followers(before: list[list[int]]) -> list[list[int]]:
 
 
 def issue_keys(graph: Graph, after: list[list[int]]) -> list[tuple[int, float]]:
-    """(which iteration, where the piece ends); a join is due when its first user is."""
+    """(which iteration, where the piece ends), or that of the most urgent op that waits for it.
+
+    So what is not cut, and every join, is due when the first piece behind it is.
+    """
     blocks: dict[str, int] = {}
     keys = []
     for op in graph.program.ops:
         match = ITERATION.match(op.step.removeprefix("join/") if is_join(op) else op.step)
         block = blocks.setdefault(match.group() if match else "", len(blocks))
         keys.append((block, op.piece.stop.numerator / op.piece.stop.denominator))
-    for index, op in enumerate(graph.program.ops):
-        if is_join(op) and after[index]:
-            keys[index] = min(keys[user] for user in after[index])
+    for index in reversed(range(len(keys))):
+        keys[index] = min([keys[index], *(keys[user] for user in after[index])])
     return keys
 
 
