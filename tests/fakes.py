@@ -298,6 +298,12 @@ class RecordingDriver:
         self.note("record", event, stream)
         self.events[event] = self.captures.get(stream)
 
+    def record_in_graph(self, event: int, stream: int) -> None:
+        """A capture gets a node that records the event at each launch."""
+        self.note("record_in_graph", event, stream)
+        graph, before = self.captures[stream]
+        self.captures[stream] = (graph, (self.add(graph, before, NodeKind.OTHER, None),))
+
     def wait(self, stream: int, event: int) -> None:
         self.note("wait", stream, event)
         recorded = self.events[event]

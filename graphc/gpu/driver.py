@@ -63,6 +63,8 @@ class CudaDriver:
                 f"{dotted(OLDEST_DRIVER)} or later: update the NVIDIA driver",
             )
 
+        self.copy_record = copy_params(CopyCall(0, 0, 0))
+
     # The machine.
 
     def version(self) -> int:
@@ -148,18 +150,29 @@ class CudaDriver:
         )
         if result[0] != SUCCESS or not int(result[1]):
             return None
-        is_host = int(result[1]) == int(cu.CUmemorytype.CU_MEMORYTYPE_HOST)
+        if int(result[1]) != int(cu.CUmemorytype.CU_MEMORYTYPE_HOST):
+            return PointerFacts(False, self.ordinal_of(address), address)
+        seen = cu.cuPointerGetAttribute(
+            kinds.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, cu.CUdeviceptr(address)
+        )
+        return PointerFacts(True, 0, int(check("cuPointerGetAttribute", seen)))
+
+    def ordinal_of(self, address: int) -> int:
+        """The GPU of device memory: by the context of its allocation (pools have none)."""
+        kinds = cu.CUpointer_attribute
+        owner = cu.cuPointerGetAttribute(
+            kinds.CU_POINTER_ATTRIBUTE_CONTEXT, cu.CUdeviceptr(address)
+        )
+        if owner[0] == SUCCESS and int(owner[1]):
+            self.push_context(int(owner[1]))
+            try:
+                return int(check("cuCtxGetDevice", cu.cuCtxGetDevice()))
+            finally:
+                self.pop_context()
         ordinal = cu.cuPointerGetAttribute(
             kinds.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, cu.CUdeviceptr(address)
         )
-        device = cu.cuPointerGetAttribute(
-            kinds.CU_POINTER_ATTRIBUTE_DEVICE_POINTER, cu.CUdeviceptr(address)
-        )
-        return PointerFacts(
-            is_host,
-            int(check("cuPointerGetAttribute", ordinal)),
-            int(check("cuPointerGetAttribute", device)),
-        )
+        return int(check("cuPointerGetAttribute", ordinal))
 
     def read(self, host: int, pointer: int, nbytes: int) -> None:
         check("cuMemcpyDtoH", cu.cuMemcpyDtoH(host, pointer, nbytes))
@@ -245,6 +258,11 @@ class CudaDriver:
 
     def record(self, event: int, stream: int) -> None:
         check("cuEventRecord", cu.cuEventRecord(event, stream))
+
+    def record_in_graph(self, event: int, stream: int) -> None:
+        flag = cu.CUevent_record_flags.CU_EVENT_RECORD_EXTERNAL
+        result = cu.cuEventRecordWithFlags(event, stream, int(flag))
+        check("cuEventRecordWithFlags", result)
 
     def wait(self, stream: int, event: int) -> None:
         check("cuStreamWaitEvent", cu.cuStreamWaitEvent(stream, event, 0))
@@ -376,7 +394,9 @@ class CudaDriver:
         raise failure("cuGraphExecUpdate", result[0])
 
     def set_copy(self, executable: int, node: int, call: CopyCall, context: int) -> None:
-        result = cu.cuGraphExecMemcpyNodeSetParams(executable, node, copy_params(call), context)
+        # The driver reads the record during the call: one serves all nodes, at half the time.
+        params = with_bytes(self.copy_record, call)
+        result = cu.cuGraphExecMemcpyNodeSetParams(executable, node, params, context)
         check("cuGraphExecMemcpyNodeSetParams", result)
 
     def set_fill(self, executable: int, node: int, call: FillCall, context: int) -> None:
@@ -459,13 +479,15 @@ def launch_attribute(name: Any, value: Any) -> Any:
 
 def copy_params(call: CopyCall) -> Any:
     """A copy in one dimension; unified addresses say by themselves where the bytes lie."""
-    unified = cu.CUmemorytype.CU_MEMORYTYPE_UNIFIED
     params = cu.CUDA_MEMCPY3D()
-    params.srcMemoryType, params.srcDevice = unified, cu.CUdeviceptr(call.source)
-    params.dstMemoryType, params.dstDevice = unified, cu.CUdeviceptr(call.target)
-    params.srcPitch = params.dstPitch = call.nbytes
-    params.srcHeight = params.dstHeight = 1
-    params.WidthInBytes, params.Height, params.Depth = call.nbytes, 1, 1
+    params.srcMemoryType = params.dstMemoryType = cu.CUmemorytype.CU_MEMORYTYPE_UNIFIED
+    params.srcHeight = params.dstHeight = params.Height = params.Depth = 1
+    return with_bytes(params, call)
+
+
+def with_bytes(params: Any, call: CopyCall) -> Any:
+    params.srcDevice, params.dstDevice = call.source, call.target
+    params.srcPitch = params.dstPitch = params.WidthInBytes = call.nbytes
     return params
 
 

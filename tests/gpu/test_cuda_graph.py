@@ -16,7 +16,7 @@ from small_plan import expected, small_plan
 from graphc.backends.cuda import CudaGraph
 from graphc.gpu import open_driver
 from graphc.gpu.probe import current, doctor_facts, gpu_count, peer_facts
-from graphc.ir import Emit, Extern
+from graphc.ir import Emit, Extern, Role
 from graphc.plan import Plan
 from graphc.text.diagnostics import CudaError, UsageError
 
@@ -105,7 +105,6 @@ def test_arrays_of_torch_and_cupy_are_used_in_place(devices: list[int]) -> None:
         del seen
         if gpu_count() > 1:
             other = x.to("cuda:1")
-            print(other.device, hex(other.data_ptr()), open_driver().pointer(other.data_ptr()))
             with pytest.raises(UsageError, match=r"memory of GPU 0 .* found memory of GPU 1"):
                 graph.bind(x=other)
         with pytest.raises(UsageError, match="found memory of the host"):
@@ -115,6 +114,56 @@ def test_arrays_of_torch_and_cupy_are_used_in_place(devices: list[int]) -> None:
         with pytest.raises(UsageError, match="expected an address that 16 divides"):
             graph.bind(x=torch.zeros(X.size + 4, device="cuda:0")[1 : X.size + 1].view(X.shape))
     gc.collect()
+
+
+def test_bf16_of_torch_is_no_f16(devices: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    plan = small_plan(tokens=TOKENS)
+    variant = plan.variants[0]
+    program = variant.schedule.program
+    buffers = {**program.buffers, "x": replace(program.buffers["x"], dtype="bf16")}
+    schedule = replace(variant.schedule, program=replace(program, buffers=buffers))
+    with make(devices, replace(plan, variants=(replace(variant, schedule=schedule),))) as graph:
+        graph.bind(x=torch.zeros(X.shape, dtype=torch.bfloat16, device="cuda:0"))
+        graph.bind(x=torch.zeros(X.shape, dtype=torch.uint16, device="cuda:0"))
+        with pytest.raises(UsageError, match="expected dtype bf16, found f16"):
+            graph.bind(x=torch.zeros(X.shape, dtype=torch.float16, device="cuda:0"))
+        assert torch.from_dlpack(graph["x"]).dtype == torch.bfloat16
+
+
+def test_page_locked_memory_is_used_in_place_for_mapped_buffers(devices: list[int]) -> None:
+    torch = pytest.importorskip("torch")
+    plan = small_plan(tokens=TOKENS)
+    variant = plan.variants[0]
+    program = variant.schedule.program
+    down = replace(program.buffers["down"], role=Role.STATUS)
+    schedule = replace(
+        variant.schedule, program=replace(program, buffers={**program.buffers, "down": down})
+    )
+    with make(devices, replace(plan, variants=(replace(variant, schedule=schedule),))) as graph:
+        pinned = torch.zeros(X.shape).pin_memory()
+        graph.bind(x=X, down=pinned)
+        graph.launch()
+        assert same(graph, expected(X))
+        assert np.array_equal(pinned.numpy(), X)
+        with pytest.raises(UsageError, match="expected page-locked host memory"):
+            graph.bind(down=torch.zeros(X.shape))
+
+
+def test_cupy_arrays_on_another_gpu_are_refused(devices: list[int]) -> None:
+    cupy = pytest.importorskip("cupy")
+    if gpu_count() < 2:
+        pytest.skip("needs two GPUs")
+    with cupy.cuda.Device(1):
+        array = cupy.asarray(X)
+
+    class OnlyInterface:
+        __cuda_array_interface__ = array.__cuda_array_interface__
+
+    with make(devices) as graph:
+        for other in (array, OnlyInterface()):
+            with pytest.raises(UsageError, match=r"memory of GPU 0 .* found memory of GPU 1"):
+                graph.bind(x=other)
 
 
 def test_cupy_arrays_and_streams_work(devices: list[int]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -75,6 +75,7 @@ class Foreign:
     code: tuple[int, int]  # DLPack's code and bits
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None  # in elements; None: rows next to each other
+    ordinal: int | None = None  # the GPU, where the array says it
 
     @property
     def is_contiguous(self) -> bool:
@@ -124,7 +125,8 @@ def from_dlpack(value: Any) -> Foreign:
     shape = tuple(tensor.shape[at] for at in range(tensor.ndim))
     strides = tuple(tensor.strides[at] for at in range(tensor.ndim)) if tensor.strides else None
     code = (tensor.dtype.code, tensor.dtype.bits * tensor.dtype.lanes)
-    return Foreign((tensor.data or 0) + tensor.byte_offset, code, shape, strides)
+    ordinal = tensor.device.index if tensor.device.kind == DLPACK_CUDA else None
+    return Foreign((tensor.data or 0) + tensor.byte_offset, code, shape, strides, ordinal)
 
 
 def from_interface(interface: dict[str, Any]) -> Foreign:
@@ -165,6 +167,8 @@ def check_foreign(buffer: Buffer, found: Foreign, ordinal: int | None, driver: D
             f"{found.pointer:#x}"
         )
     facts = driver.pointer(found.pointer)
+    if facts is not None and found.ordinal is not None:
+        facts = replace(facts, ordinal=found.ordinal)
     check_place(buffer, facts, ordinal)
     assert facts is not None
     return facts.device_pointer if facts.is_host else found.pointer

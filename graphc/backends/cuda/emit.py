@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from graphc.backends.cuda.memory import Gpu
 from graphc.backends.cuda.work import Work
@@ -21,6 +21,8 @@ from graphc.gpu.probe import current
 from graphc.gpu.protocol import Call, CopyCall, Driver, FillCall, KernelCall
 from graphc.ir import Emit, Extern, Join, Op, Schedule
 from graphc.text.diagnostics import CompilerBug, CudaError, error
+
+Around: TypeAlias = Callable[[Op, str, bool], None]
 
 
 @dataclass(slots=True)
@@ -78,13 +80,15 @@ class Emitter:
     def build(self, count: int | None) -> Built:
         return self.nodes(count) if self.schedule.emit is Emit.NODES else self.capture(count)
 
-    def capture(self, count: int | None) -> Built:
+    def capture(self, count: int | None, around: Around | None = None) -> Built:
+        """``around`` is told of each op before (False) and after (True); with it, ops that have
+        no rows now get no nodes."""
         origin = self.queues.streams[self.schedule.origin]
         context = self.gpus[self.device_of(self.schedule.origin)].context
         with current(self.driver, context):
             self.driver.begin_capture(origin)
             try:
-                nodes, calls = self.captured_ops(count)
+                nodes, calls = self.captured_ops(count, around)
             except BaseException:
                 self.abandon(origin)
                 raise
@@ -97,7 +101,7 @@ class Emitter:
             self.driver.destroy_graph(self.driver.end_capture(origin))
 
     def captured_ops(
-        self, count: int | None
+        self, count: int | None, around: Around | None
     ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[Call, ...]]]:
         nodes: dict[str, tuple[int, ...]] = {}
         calls: dict[str, tuple[Call, ...]] = {}
@@ -109,8 +113,14 @@ class Emitter:
                 raise CompilerBug(
                     "emit", f"op '{op.name}' is on stream '{stream}' outside the capture"
                 )
-            calls[op.name] = self.work.emitted(op, count)
+            if around is None:
+                calls[op.name] = self.work.emitted(op, count)
+                nodes[op.name] = self.captured(op, self.queues.streams[stream], calls[op.name])
+                return
+            around(op, stream, False)
+            calls[op.name] = self.work.calls(op, count)
             nodes[op.name] = self.captured(op, self.queues.streams[stream], calls[op.name])
+            around(op, stream, True)
 
         def record(stream: str, event: str) -> None:
             if stream in joined:
@@ -205,21 +215,15 @@ class Emitter:
             finally:
                 self.driver.destroy_stream(stream)
 
-    def eager(
-        self, count: int | None, around: Callable[[Op, str, bool], None] | None = None
-    ) -> None:
-        """Issue everything now; ``around`` is told of each op before (False) and after (True)."""
+    def eager(self, count: int | None) -> None:
+        """Issue everything now."""
 
         def run(op: Op, stream: str) -> None:
-            if around is not None:
-                around(op, stream, False)
             handle = self.queues.streams[stream]
             if isinstance(op.work, Extern):
                 self.call_extern(op, op.work, handle)
             for call in self.work.calls(op, count):
                 self.enqueue(call, handle)
-            if around is not None:
-                around(op, stream, True)
 
         self.issue(run, lambda stream, event: None, lambda stream, event: None)
 

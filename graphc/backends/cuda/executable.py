@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
-from graphc.backends.cuda.emit import Built, for_op
+from graphc.backends.cuda.emit import Built
 from graphc.backends.cuda.readback import ReadBack, read_back
 from graphc.backends.cuda.session import Session
+from graphc.backends.cuda.work import CallsOfCount
 from graphc.gpu.probe import current
 from graphc.gpu.protocol import Call, CopyCall, FillCall
 from graphc.ir import Emit
 from graphc.text.diagnostics import CudaError
 
 UNSET = -1  # no count
+CountedOps: TypeAlias = dict[int, list[tuple[tuple[int, ...], CallsOfCount]]]
 
 
 class Executable:
@@ -26,6 +29,7 @@ class Executable:
         self.rows = UNSET  # the count to which words and nodes are set
         self.is_stale = True  # the memory is bound otherwise than when it was built
         self.enabled: dict[int, bool] = {}  # counted nodes whose state is known
+        self.counted: CountedOps | None = None  # what a change of the count goes through
 
     def ensure_built(self, rows: int | None) -> None:
         if not self.is_stale:
@@ -44,7 +48,7 @@ class Executable:
                 # Later changes of nodes go by the handles of the graph that was instantiated.
                 self.built.calls = built.calls
                 self.driver.destroy_graph(built.graph)
-                self.rows, self.enabled = UNSET, {}
+                self.rows, self.enabled, self.counted = UNSET, {}, None
                 return
             handle = self.instantiate(built)
         except BaseException:
@@ -63,7 +67,8 @@ class Executable:
             self.session.wait_for_all()
             self.driver.destroy_exec(self.handle)
             self.driver.destroy_graph(self.built.graph)
-        self.built, self.handle, self.rows, self.enabled = None, 0, UNSET, {}
+        self.built, self.handle, self.rows = None, 0, UNSET
+        self.enabled, self.counted = {}, None
 
     def read_back(self) -> ReadBack | None:
         if self.built is None:
@@ -92,17 +97,25 @@ class Executable:
             self.set_counted(self.built, rows, only_states=True)
 
     def set_counted(self, built: Built, rows: int, *, only_states: bool = False) -> None:
+        if self.counted is None:
+            self.counted = self.counted_ops(built)
+        for context, ops in self.counted.items():
+            with current(self.driver, context):
+                for nodes, calls_of in ops:
+                    calls = calls_of(rows)
+                    self.switch(nodes, bool(calls))
+                    for node, call in zip(nodes, () if only_states else calls, strict=False):
+                        self.set_node(node, call, context)
+
+    def counted_ops(self, built: Built) -> CountedOps:
+        """By context, the nodes whose bytes follow the count, and how they do."""
+        found: CountedOps = {gpu.context: [] for gpu in self.session.used.values()}
         work = self.session.work
         for op in work.program:
-            nodes = built.nodes[op.name]
-            if not nodes or not work.is_counted(op):
-                continue
-            calls = work.calls(op, rows)
-            context = self.session.gpus[op.device].context
-            with for_op(op), current(self.driver, context):
-                self.switch(nodes, bool(calls))
-                for node, call in zip(nodes, () if only_states else calls, strict=False):
-                    self.set_node(node, call, context)
+            if work.is_counted(op) and built.nodes[op.name]:
+                context = self.session.gpus[op.device].context
+                found[context].append((built.nodes[op.name], work.calls_of(op)))
+        return found
 
     def switch(self, nodes: tuple[int, ...], is_enabled: bool) -> None:
         for node in nodes:

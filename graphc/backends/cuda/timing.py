@@ -1,8 +1,13 @@
-"""Times by events: whole replays, and every op alone on its stream with the wait in front of it."""
+"""Times by events: whole replays, and every op on its stream with the wait in front of it.
+
+Ops are timed inside a graph of their own, captured with a node that records an event before and
+after each of them: issued one by one they would mostly show how long the host takes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -13,7 +18,7 @@ from graphc.ir import Op
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """Medians over some rounds of one op, issued eagerly on its stream.
+    """Medians over some replays of one op on its stream.
 
     ``waited_us`` is how long its stream had nothing to do before it: since its op before, or since
     the round began; None for the first op of a stream on another GPU, whose clock is its own.
@@ -40,8 +45,9 @@ class Stopwatch:
 
     def around(self, op: Op, stream: str, is_after: bool) -> None:
         handle = self.emitter.queues.streams[stream]
-        self.driver.record(self.event(self.stops if is_after else self.starts, op.name), handle)
-        if not is_after and op.name not in self.streams:
+        event = self.event(self.stops if is_after else self.starts, op.name)
+        self.driver.record_in_graph(event, handle)
+        if not is_after:
             self.streams[op.name] = stream
             if stream in self.last:
                 self.previous[op.name] = self.last[stream]
@@ -79,22 +85,38 @@ class Stopwatch:
 
 
 def time_ops(emitter: Emitter, count: int | None, rounds: int) -> list[OpTime]:
-    """Issue the schedule eagerly some times over, after a round that warms up."""
+    """Replay the schedule some times, after one that warms up, with every op timed."""
     driver = emitter.driver
     watch = Stopwatch(driver, emitter)
     origin = emitter.queues.streams[emitter.schedule.origin]
     taken: dict[str, list[tuple[float, float | None]]] = {}
     try:
         watch.begin = driver.create_event(is_timed=True)
-        for at in range(rounds + 1):
-            driver.record(watch.begin, origin)
-            emitter.eager(count, watch.around)
-            driver.synchronize(origin)
-            for name, times in watch.read().items() if at else ():
-                taken.setdefault(name, []).append(times)
+        with timed_graph(watch, count) as replay:
+            for at in range(rounds + 1):
+                driver.record(watch.begin, origin)
+                replay()
+                driver.synchronize(origin)
+                for name, times in watch.read().items() if at else ():
+                    taken.setdefault(name, []).append(times)
         return [op_time(name, watch.streams[name], times) for name, times in taken.items()]
     finally:
         watch.close()
+
+
+@contextmanager
+def timed_graph(watch: Stopwatch, count: int | None) -> Iterator[Callable[[], None]]:
+    driver, schedule = watch.driver, watch.emitter.schedule
+    graph = watch.emitter.capture(count, watch.around).graph
+    try:
+        has_priorities = any(stream.priority for stream in schedule.streams)
+        executable = driver.instantiate(graph, use_priorities=has_priorities)
+        try:
+            yield driver.launcher(executable, watch.emitter.queues.streams[schedule.origin])
+        finally:
+            driver.destroy_exec(executable)
+    finally:
+        driver.destroy_graph(graph)
 
 
 def op_time(name: str, stream: str, times: list[tuple[float, float | None]]) -> OpTime:

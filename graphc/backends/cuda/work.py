@@ -6,8 +6,9 @@ cut to the rows in use; without rows it has no call at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from graphc.ir import Copy, Extern, Fill, Join, Kernel, Op, Opaque, Program, Tra
 from graphc.plan import Variant
 from graphc.text.diagnostics import CompilerBug, UsageError, error
 
+CallsOfCount: TypeAlias = Callable[[int | None], tuple[Call, ...]]
+
 
 @dataclass(slots=True)
 class Work:
@@ -29,6 +32,7 @@ class Work:
     kernels: Kernels
     gpus: Mapping[str, Gpu]
     launches: dict[str, KernelCall] = field(default_factory=dict)
+    settled: dict[str, CallsOfCount] = field(default_factory=dict)
     placeholder_counts: dict[str, int | None] = field(default_factory=dict)
 
     @property
@@ -37,6 +41,7 @@ class Work:
 
     def prepare(self, priorities: Mapping[str, int]) -> None:
         """Settle the launch of every kernel; load what is not loaded yet."""
+        self.settled.clear()
         for op in self.program:
             if isinstance(op.work, Kernel):
                 self.launches[op.name] = self.launch_of(op, priorities.get(op.name, 0))
@@ -67,15 +72,25 @@ class Work:
 
     def calls(self, op: Op, count: int | None) -> tuple[Call, ...]:
         """What the op does with ``count`` rows in use."""
+        return self.calls_of(op)(count)
+
+    def calls_of(self, op: Op) -> CallsOfCount:
+        """The op's calls as a function of the count, with addresses looked up once a binding."""
+        if op.name not in self.settled:
+            self.settled[op.name] = self.settle(op)
+        return self.settled[op.name]
+
+    def settle(self, op: Op) -> CallsOfCount:
         match op.work:
             case Kernel():
-                return (self.launches[op.name],)
+                launch = (self.launches[op.name],)
+                return lambda count: launch
             case Copy():
-                return self.copies(op, count)
+                return self.copies(op)
             case Fill():
-                return self.fills(op, op.work, count)
+                return self.fills(op, op.work)
             case Join() | Extern():
-                return ()
+                return lambda count: ()
             case Opaque() | Transfer():
                 raise nothing_to_run(op)
 
@@ -93,24 +108,32 @@ class Work:
         """Whether its calls change with the count."""
         return op.axis.per_count > 0 and isinstance(op.work, Copy | Fill)
 
-    def copies(self, op: Op, count: int | None) -> tuple[CopyCall, ...]:
-        lo, hi = op.piece.bounds(op.axis, count)
+    def copies(self, op: Op) -> CallsOfCount:
         source, row_nbytes = self.base(op, "source")
         target, _ = self.base(op, "target")
-        if lo >= hi or not row_nbytes:
-            return ()
-        start = lo * row_nbytes
-        return (CopyCall(target + start, source + start, (hi - lo) * row_nbytes),)
+        piece, axis = op.piece, op.axis
 
-    def fills(self, op: Op, fill: Fill, count: int | None) -> tuple[FillCall, ...]:
-        lo, hi = op.piece.bounds(op.axis, count)
+        def calls(count: int | None) -> tuple[CopyCall, ...]:
+            lo, hi = piece.bounds(axis, count)
+            if lo >= hi or not row_nbytes:
+                return ()
+            start = lo * row_nbytes
+            return (CopyCall(target + start, source + start, (hi - lo) * row_nbytes),)
+
+        return calls
+
+    def fills(self, op: Op, fill: Fill) -> CallsOfCount:
         target, row_nbytes = self.base(op, "target")
-        if lo >= hi or not row_nbytes:
-            return ()
         kind = self.program.buffers[op["target"].region.buffer].dtype
         pattern = np.array(fill.value, dtype(kind).numpy).tobytes()
-        elements = (hi - lo) * row_nbytes // len(pattern)
-        return fill_calls(target + lo * row_nbytes, pattern, elements)
+        piece, axis = op.piece, op.axis
+
+        def calls(count: int | None) -> tuple[FillCall, ...]:
+            lo, hi = piece.bounds(axis, count)
+            elements = (hi - lo) * row_nbytes // len(pattern)
+            return fill_calls(target + lo * row_nbytes, pattern, elements) if elements > 0 else ()
+
+        return calls
 
     def base(self, op: Op, argument: str) -> tuple[int, int]:
         """The address of an argument's buffer, and the bytes of one of its rows."""
