@@ -13,7 +13,7 @@ from graphc.kernels.images import Images
 from graphc.passes.choose_routes import chosen_routes, has_auto, requirements
 from graphc.pipeline import Observer, collector_paused, ignore, schedule_program
 from graphc.plan import Backend, Plan, Proof, Variant, load_plan
-from graphc.resources import kernel_folders, route_folders
+from graphc.resources import kernel_folders, route_folders, spec_path
 from graphc.routes import RouteSpec, load_routes
 from graphc.spec.build import Built, build
 from graphc.spec.model import load_spec
@@ -40,7 +40,7 @@ def compile(
     observe: Observer = ignore,
     **values: Any,
 ) -> Plan:
-    """Compile a spec to a verified plan.
+    """Compile a spec, a file or the name of a shipped one, to a verified plan.
 
     ``values`` override params by name, and schedule values by their path
     (``**{"schedule.activations.pieces": 4}``). ``preset`` names one of the spec's presets;
@@ -135,7 +135,7 @@ def read(
 ) -> tuple[Built, Catalog, dict[str, RouteSpec]]:
     catalog = Catalog(kernel_folders(kernels))
     known = load_routes(route_folders(routes))
-    spec = load_spec(path)
+    spec = load_spec(spec_path(path))
     built = build(spec, values, catalog, known, preset=preset, schedule=schedule)
     return built, catalog, known
 

@@ -14,6 +14,19 @@ def shipped(folder: str) -> Path:
     return installed if installed.is_dir() else PACKAGE.parent / folder
 
 
+def spec_path(path: str | Path) -> Path:
+    """The file itself; where there is none, the shipped spec of that name, if there is one.
+
+    >>> spec_path("moe_peer").name, spec_path("no_such_spec").name
+    ('moe_peer.yaml', 'no_such_spec')
+    """
+    given = Path(path)
+    if given.suffix or given.is_absolute() or given.exists():
+        return given
+    named = shipped("specs") / f"{given}.yaml"
+    return named if named.is_file() else given
+
+
 def kernel_folders(own: Iterable[str | Path] = ()) -> tuple[Path, ...]:
     return (*map(Path, own), shipped("templates"))
 

@@ -45,7 +45,9 @@ class BackendName(StrEnum):
     CUDA = "cuda"
 
 
-Spec = Annotated[Path, typer.Argument(metavar="FILE", help="A spec (YAML).")]
+Spec = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A spec (YAML), or the name of a shipped one.")
+]
 SpecOrPlan = Annotated[
     Path, typer.Argument(metavar="FILE", help="A spec (YAML), or a plan that 'compile' wrote.")
 ]

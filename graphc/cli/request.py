@@ -51,6 +51,9 @@ def request(
     routes: Sequence[Path] | None = None,
 ) -> Request:
     """A request from the words of the command line; a file that is missing is named at once."""
+    from graphc.resources import spec_path
+
+    path = spec_path(path)
     for each in (path, *([schedule] if schedule else [])):
         if not each.is_file():
             what = "is a folder" if each.is_dir() else "there is no such file"
