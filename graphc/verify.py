@@ -418,17 +418,17 @@ def sweep_buffer(sweep: Sweep, touches: Sequence[Touch], name: str) -> None:
                 fresh.append(Front(front.start, start, list(front.latest), front.earlier))
             if reached < front.start:
                 fresh.append(Front(reached, front.start, [touch], []))
-            low, high = max(front.start, start), min(front.stop, stop)
-            fresh.append(meet(sweep, front, touch, low, high))
             if stop < front.stop:
                 fresh.append(Front(stop, front.stop, list(front.latest), front.earlier))
+            low, high = max(front.start, start), min(front.stop, stop)
+            fresh.append(meet(sweep, front, touch, low, high))
             reached = high
             last += 1
         if reached < stop:
             fresh.append(Front(reached, stop, [touch], []))
         if touch.key is None:
-            fresh = fuse(fresh, touch)
-        fronts[first:last] = fresh
+            fresh = [*(each for each in fresh if not covers(touch, each)), whole(touch)]
+        fronts[first:last] = sorted(fresh, key=lambda each: each.start)
     sweep.nbytes += sum(front.stop - front.start for front in fronts)
 
 
@@ -445,12 +445,13 @@ def meet(sweep: Sweep, front: Front, touch: Touch, start: int, stop: int) -> Fro
     return Front(start, stop, latest, earlier)
 
 
-def fuse(fronts: list[Front], touch: Touch) -> list[Front]:
+def covers(touch: Touch, front: Front) -> bool:
+    return touch.access.region.start <= front.start and front.stop <= touch.access.region.stop
+
+
+def whole(touch: Touch) -> Front:
     """One front for all bytes that a write covers: nothing joins it, so all it hides can go."""
-    start, stop = touch.access.region.start, touch.access.region.stop
-    outside = [each for each in fronts if each.stop <= start or each.start >= stop]
-    covered = Front(start, stop, [touch], [])
-    return sorted([*outside, covered], key=lambda each: each.start)
+    return Front(touch.access.region.start, touch.access.region.stop, [touch], [])
 
 
 # Physical memory
