@@ -128,6 +128,8 @@ def broken_names(spec: HeadSpec) -> set[str]:
     if isinstance(spec, LayerSpec):
         names |= {*raw_names(data, "cuts")} - {*spec.cuts}
         names |= {f"{each}.count" for each in {*raw_names(data, "cuts")} - {*spec.cuts}}
+    for section in {*data} - {*type(spec).model_fields}:  # a section under a wrong name
+        names |= {*raw_names(data, section)}
     if not isinstance(data.get("devices"), list):
         names |= set(devices_named(data))
     if spec.faults:
@@ -308,7 +310,8 @@ class Builder:
             is_text = declared is None or isinstance(declared.default, str)
             evaluated = evaluate_word if is_text else evaluate_number
             options[name] = evaluated(value, draft.context.scope, at[name].span)
-        return options, {name: at[name].span for name in options}
+        known = draft.contract.options
+        return options, {name: at[name].span if name in known else at[name].key for name in options}
 
     def check_optional(self, name: str, use: Use, buffer: Buffer | None, draft: Draft) -> None:
         contract = draft.contract
@@ -525,7 +528,7 @@ class Builder:
                 chosen[name] = evaluate_word(getattr(spec, name), self.values.scope, span)
                 if chosen[name] not in known:
                     hint = did_you_mean(str(chosen[name]), known)
-                    text = f"'{name}' is {' or '.join(known)}, not {kind(chosen[name])}"
+                    text = f"'{name}' is one of {', '.join(known)}, not {kind(chosen[name])}"
                     chosen[name] = known[0]
                     raise error("bad-value", text, span, hint=hint)
         with self.faults.collecting():

@@ -163,6 +163,9 @@ class Expander:
         if not is_wanted or count == 0:
             for index, each in enumerate(spec.body):  # the schedule may name them nevertheless
                 self.note_key(each, site["body"][index], context)
+        if count * max(1, len(spec.body)) > MOST_OPS:
+            text = f"this makes more than {MOST_OPS} ops"
+            raise error("too-many-ops", text, site["repeat"].span)
         for index in range(count if is_wanted else 0):
             prefix = f"{context.prefix}{spec.index}.{index}/"
             scope = {**context.scope, spec.index: index}
@@ -308,9 +311,12 @@ class Expander:
         spans: dict[str, Span] = {}
         for argument, value in {**spec.args, **spec.scalars}.items():
             at = site["args" if argument in spec.args else "scalars"][argument]
+            if argument not in contract.args and argument not in contract.scalars:
+                uses[argument] = Use(None, at.key)  # for bind to refuse
+                continue
             spans[argument] = at.span
             with self.faults.collecting(context.notes):
-                if argument in contract.scalars or argument in spec.scalars:
+                if argument in contract.scalars:
                     scalars[argument] = scalar(value, context, at.span)
                     continue
                 access = contract.args.get(argument)

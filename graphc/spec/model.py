@@ -450,12 +450,16 @@ def read(model: type[SpecT], document: Document) -> SpecT:
 
 
 def repair(data: Any, path: PathInFile, fault_: ErrorDetails) -> bool:
-    """Take out what is faulty: an unknown field alone, else the whole buffer, param or op."""
+    """Take out what is faulty: an unknown field alone, else the whole param, buffer or op.
+
+    Of a buffer or an op nothing is kept: with a misspelt field it would mean something else.
+    """
     if fault_["type"] == "missing" and not path:
         path = (str(fault_["loc"][-1]),)
     if not path:
         return False
-    where = path if fault_["type"] == "extra_forbidden" else faulty_entry(path)
+    is_alone = fault_["type"] == "extra_forbidden" and not {"ops", "body", "buffers"} & {*path}
+    where = path if is_alone else faulty_entry(path)
     owner = data
     for part in where[:-1]:
         if isinstance(owner, dict) and part not in owner:

@@ -95,7 +95,8 @@ def explain_one(fault: ErrorDetails, model: type[Written], document: Document) -
     site, value = follow(document, loc)
     context: Mapping[str, Any] = fault.get("ctx") or {}
     if code == "missing":
-        where = f"'{site.path[-1]}'" if site.path and isinstance(site.path[-1], str) else "this"
+        last = site.path[-1] if site.path else "the file"
+        where = "this" if isinstance(last, int) else f"'{last}'" if site.path else last
         return Diagnostic("missing-field", f"{where} needs a field '{loc[-1]}'", site.key)
     if code == "extra_forbidden":
         name = str(loc[-1])

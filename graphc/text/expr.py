@@ -175,7 +175,7 @@ def unknown_name(name: str, text: str, scope: Scope, span: Span) -> SpecError:
     hint = f"did you mean '{close[0]}'?" if close else None
     return error(
         "unknown-name",
-        f"unknown name '{name}' in '{shown(text)}'",
+        f"unknown name '{name}'" + ("" if text == name else f" in '{shown(text)}'"),
         inside(span, text, name.partition(".")[0]),
         hint=hint or known_names(known),
     )

@@ -241,7 +241,9 @@ class Reader:
             # A second value is read for its own mistakes and then forgotten.
             where = (*path, f"{name} (again)") if known else (*path, name)
             value = self.value(next(self.events), where, at)
-            if not known:
+            if name == "<<" and not event.style:
+                merge(entries, value)  # so that what it holds is not missed as well
+            elif not known:
                 entries[name] = value
         return entries
 
@@ -347,6 +349,11 @@ class Reader:
         self, code: str, message: str, span: Span, *notes: Note, hint: str | None = None
     ) -> None:
         self.mistakes.append(Diagnostic(code, message, span, notes, hint))
+
+
+def merge(entries: dict[str, Any], value: Any) -> None:
+    for name, each in value.items() if isinstance(value, dict) else ():
+        entries.setdefault(name, each)
 
 
 def events(text: str, file: str) -> Iterator[Event]:
