@@ -1,0 +1,321 @@
+"""The proof by itself: schedules written by hand, and damage to one of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from graphc.ir import (
+    HOST,
+    MAPPED,
+    Access,
+    Allocation,
+    Buffer,
+    Instruction,
+    Memory,
+    Mode,
+    Op,
+    Opaque,
+    Program,
+    Record,
+    Role,
+    Run,
+    Schedule,
+    Slot,
+    Stream,
+    Sync,
+    Wait,
+)
+from graphc.passes.plan_memory import separate
+from graphc.regions import Region
+from graphc.text.diagnostics import CompilerBug, Span, SpecError
+from graphc.verify import verify
+
+BUFFERS = {
+    "x": Buffer("x", "g0", "u8", (8,), role=Role.INOUT),
+    "y": Buffer("y", "g0", "u8", (8,)),
+    "z": Buffer("z", "g1", "u8", (8,), role=Role.OUTPUT),
+    "m": Buffer("m", MAPPED, "u8", (8,)),
+    "n": Buffer("n", "g0", "i32", (2,), role=Role.STATE),
+}
+STREAMS = (Stream("a", "g0"), Stream("b", "g0"), Stream("c", "g1"), Stream("h", HOST))
+DEVICES = {"a": "g0", "b": "g0", "c": "g1", "h": HOST}
+
+
+def op(name: str, stream: str, *accesses: tuple[str, Mode], line: int = 0, step: str = "") -> Op:
+    touched = tuple(
+        Access(f"a{index}", Region(buffer, 0, 8), mode)
+        for index, (buffer, mode) in enumerate(accesses)
+    )
+    return Op(name, step or name, DEVICES[stream], Opaque(), touched, span=at(line))
+
+
+def at(line: int) -> Span:
+    return Span("hand.yaml", line, 1)
+
+
+def by_hand(ops: Sequence[Op], *instructions: Instruction) -> Schedule:
+    program = Program("hand", ("g0", "g1"), BUFFERS, tuple(ops))
+    return Schedule(program, STREAMS, "a", instructions, (), separate(program), is_handwritten=True)
+
+
+R, W, U = Mode.READ, Mode.WRITE, Mode.UPDATE
+PAIR = (op("one", "a", ("x", R), ("y", W), line=3), op("two", "b", ("y", R), line=4))
+
+
+def forked(*extra: Instruction) -> Schedule:
+    return by_hand(
+        PAIR,
+        Record("a", "begin", at(1)),
+        Wait("b", "begin", at(2)),
+        Run("a", "one", at(3)),
+        *extra,
+        Run("b", "two", at(5)),
+        Record("b", "end", at(6)),
+        Wait("a", "end", at(7)),
+    )
+
+
+def faults(schedule: Schedule) -> str:
+    with pytest.raises(SpecError) as caught:
+        verify(schedule)
+    return str(caught.value)
+
+
+def test_a_forgotten_wait_is_a_race_with_both_ops_their_bytes_and_a_remedy() -> None:
+    with pytest.raises(SpecError) as caught:
+        verify(forked(Record("a", "done", at(4))))
+    (found,) = caught.value.diagnostics
+    assert found.code == "race"
+    assert "race" in found.message
+    assert "'two'" in found.message
+    assert "'one'" in found.message
+    assert "y[0:8]" in found.message
+    assert "read-after-write" in found.message
+    assert found.span == at(5)
+    assert found.notes[0].span == at(3)
+    assert found.hint == "on 'b', before 'two', wait for event 'done'"
+
+
+def test_a_wait_mends_it_and_makes_the_fork_redundant() -> None:
+    proof = verify(forked(Record("a", "done", at(4)), Wait("b", "done", at(4))))
+    assert proof.redundant == (at(2),)
+    assert proof.ops == 2
+
+
+def test_a_stream_that_does_not_join_races_with_the_next_replay() -> None:
+    schedule = forked(Record("a", "done", at(4)), Wait("b", "done", at(4)))
+    cut = replace(schedule, instructions=schedule.instructions[:-1])
+    assert "of the replay before" in faults(cut)
+
+
+def test_an_event_recorded_again_counts_from_its_latest_record() -> None:
+    ops = (op("one", "a", ("y", W)), op("more", "a", ("x", U)), op("two", "b", ("x", R)))
+    early = by_hand(
+        ops,
+        Run("a", "one"),
+        Record("a", "e"),
+        Run("a", "more"),
+        Wait("b", "e"),
+        Run("b", "two"),
+        Record("b", "f"),
+        Wait("a", "f"),
+    )
+    assert "'more'" in faults(early)
+    instructions = list(early.instructions)
+    instructions.insert(3, Record("a", "e"))
+    verify(replace(early, instructions=tuple(instructions)))
+
+
+def test_the_host_orders_what_it_issues_behind_what_it_waited_for() -> None:
+    ops = (
+        op("down", "a", ("x", R), ("m", W)),
+        op("host", "h", ("m", U)),
+        op("up", "b", ("m", R), ("y", W)),
+        op("use", "a", ("y", R), ("x", U)),
+    )
+
+    def issue(*sync: Instruction) -> Schedule:
+        return by_hand(
+            ops,
+            Run("a", "down"),
+            *sync,
+            Run("h", "host"),
+            Run("b", "up"),
+            Record("b", "e"),
+            Wait("a", "e"),
+            Run("a", "use"),
+        )
+
+    verify(issue(Sync("a", at(2))))
+    assert "'host'" in faults(issue())
+
+
+def test_a_host_sync_that_orders_nothing_is_redundant() -> None:
+    ops = (op("one", "a", ("x", U)), op("two", "a", ("x", U)))
+    proof = verify(by_hand(ops, Run("a", "one"), Sync("a", at(2)), Run("a", "two")))
+    assert proof.redundant == (at(2),)
+
+
+def test_a_line_is_redundant_only_if_all_its_instances_can_go() -> None:
+    ops = tuple(
+        op(f"{name}.{turn}", stream, (buffer, mode))
+        for turn in range(2)
+        for name, stream, buffer, mode in (("one", "a", "x", U), ("two", "b", "x", R))
+    )
+    schedule = by_hand(
+        ops,
+        *(
+            each
+            for turn in range(2)
+            for each in (
+                Wait("a", "f", at(9)) if turn else Record("a", "f"),
+                Run("a", f"one.{turn}"),
+                Record("a", "e"),
+                Wait("b", "e", at(8)),
+                Run("b", f"two.{turn}"),
+                Record("b", "f"),
+            )
+        ),
+        Wait("a", "f", at(10)),
+    )
+    assert verify(schedule).redundant == ()
+    assert "race" in faults(
+        replace(
+            schedule,
+            instructions=tuple(
+                each for each in schedule.instructions if getattr(each, "span", None) != at(9)
+            ),
+        )
+    )
+
+
+def test_scatters_of_one_step_and_exact_sums_need_no_order() -> None:
+    for mode, buffer, step in ((Mode.SCATTER, "x", "s"), (Mode.ACCUMULATE, "n", "")):
+        ops = (
+            op("s/0", "a", (buffer, mode), step=step),
+            op("s/1", "b", (buffer, mode), step=step),
+        )
+        run = (
+            Record("a", "begin"),
+            Wait("b", "begin"),
+            Run("a", "s/0"),
+            Run("b", "s/1"),
+            Record("b", "end"),
+            Wait("a", "end"),
+        )
+        verify(by_hand(ops, *run))
+        apart = tuple(replace(each, step=each.name) for each in ops)
+        if mode is Mode.SCATTER:
+            assert "write-after-write" in faults(by_hand(apart, *run))
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_buffers_over_the_same_memory_conflict(counted: bool) -> None:
+    """By their exact bytes if both are fixed, else as wholes."""
+    count = 1 if counted else 0
+    buffers = {
+        "base": Buffer("base", "g0", "u8", (8,), count, Role.STATE),
+        "part": Buffer("part", "g0", "u8", (4,), overlay=("base", 4)),
+    }
+    low = Op("low", "low", "g0", Opaque(), (Access("a", Region("base", 0, 4), W),))
+    high = Op("high", "high", "g0", Opaque(), (Access("a", Region("part", 0, 4), W),))
+    program = Program("p", ("g0",), buffers, (low, high), 8 if counted else None, 8)
+    instructions = (
+        Record("a", "begin"),
+        Wait("b", "begin"),
+        Run("a", "low"),
+        Run("b", "high"),
+        Record("b", "end"),
+        Wait("a", "end"),
+    )
+    schedule = Schedule(
+        program, STREAMS, "a", instructions, (), separate(program), is_handwritten=True
+    )
+    if counted:
+        assert "'high'" in faults(schedule)
+    else:
+        verify(schedule)
+
+
+def test_scratch_that_shares_bytes_is_ordered_by_its_lifetimes() -> None:
+    buffers = {name: Buffer(name, "g0", "u8", (8,)) for name in "pq"}
+    ops = tuple(
+        Op(
+            f"{name}.{mode}",
+            f"{name}.{mode}",
+            "g0",
+            Opaque(),
+            (Access("a", Region(name, 0, 8), mode),),
+        )
+        for name in "pq"
+        for mode in (W, R)
+    )
+    program = Program("p", ("g0",), buffers, ops)
+    memory = Memory((Allocation("s", "g0", 8),), {name: Slot("s", 0) for name in "pq"})
+    names = [each.name for each in ops]
+    serial = Schedule(program, STREAMS, "a", tuple(Run("a", name) for name in names), (), memory)
+    verify(serial)
+    apart = (
+        Record("a", "begin"),
+        Wait("b", "begin"),
+        *(Run("a", name) for name in names[:2]),
+        *(Run("b", name) for name in names[2:]),
+        Record("b", "end"),
+        Wait("a", "end"),
+    )
+    with pytest.raises(CompilerBug, match="race"):
+        verify(replace(serial, instructions=apart))
+    chain = tuple(pairwise(names))
+    verify(replace(serial, edges=chain), order="edges")
+    with pytest.raises(CompilerBug, match="race"):
+        verify(replace(serial, edges=(chain[0], chain[2])), order="edges")
+
+
+@pytest.mark.parametrize(
+    ("instructions", "message"),
+    [
+        ((Run("a", "one"), Run("a", "one"), Run("b", "two")), "runs twice"),
+        ((Run("a", "one"),), "'two' never runs"),
+        ((Run("a", "one"), Run("c", "two")), "runs on 'g0', but stream 'c'"),
+        ((Run("a", "one"), Wait("b", "e"), Run("b", "two")), "before it is ever recorded"),
+        ((Run("a", "one"), Run("b", "two"), Run("b", "three")), "no op 'three'"),
+        ((Run("a", "one"), Run("d", "two")), "no stream 'd'"),
+    ],
+)
+def test_what_cannot_be_issued_is_a_fault(
+    instructions: tuple[Instruction, ...], message: str
+) -> None:
+    assert message in faults(by_hand(PAIR, *instructions))
+
+
+@pytest.mark.parametrize(
+    ("memory", "message"),
+    [
+        (Memory((), {}), "has no memory"),
+        (
+            Memory((Allocation("s", "g0", 8),), {"x": Slot("s", 4), "y": Slot("s", 0)}),
+            "'x' lies outside of 's'",
+        ),
+        (
+            Memory((Allocation("s", "g1", 64),), {"x": Slot("s", 8), "y": Slot("s", 0)}),
+            "in memory of 'g1'",
+        ),
+    ],
+)
+def test_buffers_lie_in_memory_of_their_device(memory: Memory, message: str) -> None:
+    assert message in faults(replace(forked(), memory=memory))
+
+
+def test_a_region_lies_in_its_buffer() -> None:
+    wide = Op("one", "one", "g0", Opaque(), (Access("a", Region("y", 0, 9), W),))
+    assert "outside of buffer 'y'" in faults(by_hand((wide,), Run("a", "one")))
+
+
+def test_an_edge_that_goes_back_is_a_fault() -> None:
+    schedule = replace(forked(), is_handwritten=False, edges=(("two", "one"),))
+    with pytest.raises(CompilerBug, match="goes back"):
+        verify(schedule, order="edges")
