@@ -17,7 +17,7 @@ from graphc.backends.cuda import CudaGraph
 from graphc.gpu import open_driver
 from graphc.gpu.probe import current, doctor_facts, gpu_count, peer_facts
 from graphc.ir import Emit, Extern, Role
-from graphc.plan import Plan
+from graphc.plan import Launch, Plan
 from graphc.text.diagnostics import CudaError, UsageError
 
 TOKENS = 1000
@@ -210,6 +210,33 @@ def test_the_callers_context_stays_current(devices: list[int]) -> None:
             assert driver.current_context() == context
         assert driver.current_context() == context
     driver.release_context(gpu_count() - 1)
+
+
+CLUSTERED = """extern "C" __global__ void affine(const float* x, float* y, float plus,
+    const int* count, int scale, int lo_, int hi_, int den, int piece) {
+  const long long rows = *count, lo = rows * lo_ / den, hi = rows * hi_ / den;
+  unsigned blocks;
+  asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(blocks));
+  for (long long i = lo * 8 + blockIdx.x * blockDim.x + threadIdx.x; i < hi * 8;
+       i += gridDim.x * blockDim.x)
+    y[i] = 2 * x[i] + (blocks == 2 ? plus : 99);
+}"""
+
+
+@pytest.mark.parametrize("is_cooperative", [False, True])
+@pytest.mark.parametrize("emit", list(Emit))
+def test_clusters_and_cooperative_launches_are_emitted(
+    devices: list[int], emit: Emit, is_cooperative: bool
+) -> None:
+    plan = small_plan(tokens=TOKENS, emit=emit)
+    launch = Launch(("4",), ("64",), "100 * 1024", ("2",), is_cooperative)
+    affine = replace(plan.images["affine-0"], key="affine-1", source=CLUSTERED, launch=launch)
+    images = {**plan.images, "affine-1": affine}
+    variant = replace(plan.variants[0], images={"affine": "affine-1", "add": "add-0"})
+    with make(devices, replace(plan, images=images, variants=(variant,))) as graph:
+        graph.bind(x=X)
+        graph.launch()
+        assert same(graph, expected(X))
 
 
 def refuse(stream: int, **arrays: Any) -> None:

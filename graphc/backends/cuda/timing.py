@@ -1,7 +1,8 @@
 """Times by events: whole replays, and every op on its stream with the wait in front of it.
 
 Ops are timed inside a graph of their own, captured with a node that records an event before and
-after each of them: issued one by one they would mostly show how long the host takes.
+after each of them: issued one by one they would mostly show how long the host takes. The nodes
+themselves take their share: about 5 us in each op's time (on an H200), which an empty op shows.
 """
 
 from __future__ import annotations
