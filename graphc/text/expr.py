@@ -49,7 +49,8 @@ class Scaled(int):
         return Scaled, (int(self), self.factor)
 
     def __mul__(self, other: int) -> int:
-        product = int(self) * other
+        # Two plain numbers: else the other's own rule would be asked.
+        product = int(self) * (int(other) if isinstance(other, int) else other)
         keeps = type(other) is int and other > 0
         return Scaled(product, self.factor * other) if keeps else product
 
@@ -201,9 +202,9 @@ def inside(span: Span, text: str, part: str) -> Span:
 
 def offset_of(text: str, part: str) -> int | None:
     """Where a name stands in an expression: as a token of its own, not behind a dot."""
-    offset, previous = -len("{{"), ""
+    offset, previous = -len(OPEN), ""
     try:
-        for _, token, value in ENVIRONMENT.lex("{{" + text + "}}"):
+        for _, token, value in ENVIRONMENT.lex(OPEN + text + CLOSE):
             if value == part and previous != ".":
                 return offset
             if token != "whitespace":
@@ -231,7 +232,7 @@ def parse(text: str) -> Expression:
     if any(mark in text for mark in ("{{", "}}", "{%", "%}", "{#", "#}")):
         raise Fault("an expression is written without {{ }}")
     try:
-        body = ENVIRONMENT.parse("{{" + text + "}}").body
+        body = ENVIRONMENT.parse(OPEN + text + CLOSE).body
         node = body[0].nodes[0]  # type: ignore[attr-defined]
         call = build(node)
     except TemplateSyntaxError as problem:
@@ -459,6 +460,7 @@ def bytes_of(name: str) -> int:
 
 
 ENVIRONMENT = Environment()
+OPEN, CLOSE = "{{ ", " }}"  # blanks: "{{-" would be whitespace control, not a sign
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "min": smallest,
     "max": largest,
