@@ -292,12 +292,10 @@ def best_queue(op: Op, step: int, steps: Steps, streams: Streams) -> Queue | Non
     queues = [each for each in on_device if each.stream.priority == op.placement.priority]
     before = steps.ancestors[step]
     free = [each for each in queues if before >> each.tail & 1]
-    for other in sorted(steps.before[step], reverse=True):
-        for queue in free:
-            if queue.stream.name == steps.stream[other]:
-                return queue
+    behind = {steps.stream[other] for other in steps.before[step]}
     if free:
-        return free[0]
+        # The first of them: what ends on the origin need not be joined to it.
+        return next((each for each in free if each.stream.name in behind), free[0])
     if len(on_device) < streams.max_streams:
         return None
     return min(queues or on_device, key=lambda each: (each.steps & ~before).bit_count())

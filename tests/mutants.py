@@ -1,0 +1,344 @@
+"""Break the passes and the verifier on purpose, one line at a time: the tests must notice.
+
+    python tests/mutants.py            all of them
+    python tests/mutants.py verify     those whose file or sentence contains the word
+
+Each mutant is a copy of the repository with one text replaced. The script prints a table and ends
+with 1 if a mutant survives, or if a text to be replaced is gone (then mend the list).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+SUITE = ("tests/passes", "tests/test_verify.py", "tests/laws")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    file: str
+    sentence: str
+    old: str
+    new: str
+
+
+INFER = "graphc/passes/infer_dependencies.py"
+MEMORY = "graphc/passes/plan_memory.py"
+STREAMS = "graphc/passes/assign_streams.py"
+EVENTS = "graphc/passes/insert_events.py"
+SPLIT = "graphc/passes/split_pieces.py"
+VERIFY = "graphc/verify.py"
+
+MUTANTS = (
+    Mutant(
+        INFER,
+        "forgets write-after-read",
+        "| WAR * bool(before & READS and after & WRITES)",
+        "| WAR * 0",
+    ),
+    Mutant(
+        INFER,
+        "forgets to note a second reader",
+        "top.members.append(op)",
+        "pass",
+    ),
+    Mutant(
+        INFER,
+        "takes the cell behind the region, too",
+        "first, last = self.cut(start), self.cut(stop)",
+        "first, last = self.cut(start), self.cut(stop + 1)",
+    ),
+    Mutant(
+        INFER,
+        "loses the accesses of a cell that is cut",
+        "return replace(self, members=list(self.members))",
+        "return replace(self, members=[])",
+    ),
+    Mutant(
+        INFER,
+        "forgets what lies below a layer",
+        "key, kinds, [op], top.members, top.kinds, top.is_written or writes",
+        "key, kinds, [op], [], 0, top.is_written or writes",
+    ),
+    Mutant(
+        INFER,
+        "lets scatters of all steps commute",
+        'return ("scatter", op.step), WRITES',
+        'return ("scatter", 0), WRITES',
+    ),
+    Mutant(
+        INFER,
+        "lets sums of floats commute",
+        "case Mode.ACCUMULATE if is_exact:",
+        "case Mode.ACCUMULATE:",
+    ),
+    Mutant(
+        INFER,
+        "lays an overlay on the start of its base",
+        "places[name] = Place(cells, 0 if buffer.per_count else offset)",
+        "places[name] = Place(cells, 0)",
+    ),
+    Mutant(
+        INFER,
+        "sees no crossing of counted overlays",
+        "if meet and (one.per_count or two.per_count):",
+        "if meet and False:",
+    ),
+    Mutant(INFER, "ignores `after`", "collect_after(program, orders)", "pass"),
+    Mutant(
+        INFER,
+        "forgets who waits for a join",
+        "before[user][node] = AFTER",
+        "pass",
+    ),
+    Mutant(
+        INFER,
+        "never makes a join",
+        "if len(users) * len(members) > len(users) + len(members):",
+        "if False:",
+    ),
+    Mutant(
+        INFER,
+        "does not see that bytes were never written",
+        "is_written &= top.is_written",
+        "pass",
+    ),
+    Mutant(
+        MEMORY,
+        "shares while an op on the old buffer may still run",
+        "return old.ops[-1] < new.ops[0] and not old.touching & ~new.before_all",
+        "return old.ops[-1] < new.ops[0]",
+    ),
+    Mutant(
+        MEMORY,
+        "shares what others overlay",
+        "if life.buffer in overlaid or not life.writing:",
+        "if False:",
+    ),
+    Mutant(
+        MEMORY,
+        "does not let a row grow",
+        "rows[number].nbytes = max(rows[number].nbytes, buffer.nbytes)",
+        "pass",
+    ),
+    Mutant(
+        MEMORY,
+        "never shares",
+        "        if fits(rows[number].lives[-1], life):",
+        "        if False:",
+    ),
+    Mutant(
+        MEMORY,
+        "shares tightly without the orders for it",
+        "for node in latest(needed(link, index) & ~known, closure):",
+        "for node in ():",
+    ),
+    Mutant(
+        STREAMS,
+        "goes behind any step's stream, not only a free one",
+        "free = [each for each in queues if before >> each.tail & 1]",
+        "free = queues",
+    ),
+    Mutant(
+        STREAMS,
+        "does not prefer a predecessor's stream",
+        "return next((each for each in free if each.stream.name in behind), free[0])",
+        "return free[0]",
+    ),
+    Mutant(
+        STREAMS,
+        "gives every lane a stream",
+        "if all(not together & ~related[index] for index in group):",
+        "if False:",
+    ),
+    Mutant(
+        STREAMS,
+        "lays every lane like compute",
+        "if all(not together & ~related[index] for index in group):",
+        "if True:",
+    ),
+    Mutant(
+        STREAMS,
+        "issues breadth first",
+        "keys.append((block, op.piece.stop.numerator / op.piece.stop.denominator))",
+        "keys.append((block, 0.0))",
+    ),
+    Mutant(
+        STREAMS,
+        "issues an op before its last predecessor",
+        "ready = [(keys[index], index) for index, count in enumerate(missing) if not count]",
+        "missing = [max(count - 1, 0) for count in missing]\n"
+        "    ready = [(keys[index], index) for index, count in enumerate(missing) if not count]",
+    ),
+    Mutant(
+        EVENTS,
+        "skips the earliest predecessor",
+        "for bit in sorted(wanted, reverse=True):",
+        "for bit in sorted(wanted, reverse=True)[: max(1, len(wanted) - 1)]:",
+    ),
+    Mutant(
+        EVENTS,
+        "never drops a wait that another implies",
+        "known |= self.at[bit]",
+        "known |= 1 << bit",
+    ),
+    Mutant(
+        EVENTS,
+        "believes that a stream knows what runs elsewhere",
+        "by_stream[stream] = known | 1 << bit",
+        "by_stream[stream] = known | (1 << bit) | (1 << bit >> 1)",
+    ),
+    Mutant(
+        EVENTS,
+        "forgets to fork a stream",
+        "own.append(0)",
+        "pass",
+    ),
+    Mutant(
+        EVENTS,
+        "forgets to join a stream",
+        "joins, _ = knowledge.missing(list(tails.values()), by_stream[placed.origin])",
+        "joins, _ = knowledge.missing(list(tails.values())[1:], by_stream[placed.origin])",
+    ),
+    Mutant(
+        EVENTS,
+        "drops an edge that nothing implies",
+        "follows |= closure[node] | 1 << node",
+        "follows |= closure[node] | 1 << node | 1 << max(node - 1, 0)",
+    ),
+    Mutant(
+        SPLIT,
+        "rounds the ends of pieces down by a row",
+        "stop = unit * floor(rows // unit * piece.stop)",
+        "stop = max(start, unit * floor(rows // unit * piece.stop) - (piece.of > 1))",
+    ),
+    Mutant(
+        VERIFY,
+        "finds everything ordered",
+        "return after.clock.get(before.chain, -1) >= before.position",
+        "return True",
+    ),
+    Mutant(
+        VERIFY,
+        "learns from a wait what came before it only on the waiting stream",
+        "seen[stream] = {**known, **events[event]}",
+        "seen[stream] = known",
+    ),
+    Mutant(
+        VERIFY,
+        "takes the first record of an event, not the latest",
+        "                    events[event] = known",
+        "                    events.setdefault(event, known)",
+    ),
+    Mutant(
+        VERIFY,
+        "lets the host know everything",
+        "before={**known, **host} if host else known",
+        "before={**known, **host, **{n: None for n in range(len(trace.actions))}}",
+    ),
+    Mutant(
+        VERIFY,
+        "forgets the readers since the last write",
+        "below, latest, earlier = front.latest, [touch], front.latest",
+        "below, latest, earlier = [each for each in front.latest if each.key != 'read'], "
+        "[touch], front.latest",
+    ),
+    Mutant(
+        VERIFY,
+        "checks a reader that joins others against nothing",
+        "below, latest, earlier = front.earlier, front.latest, front.earlier",
+        "below, latest, earlier = [], front.latest, front.earlier",
+    ),
+    Mutant(
+        VERIFY,
+        "copies the cell behind an access too late",
+        "fresh.append(Front(stop, front.stop, list(front.latest), front.earlier))",
+        "fresh.append(Front(stop, front.stop, front.latest, front.earlier))",
+    ),
+    Mutant(
+        VERIFY,
+        "lets scatters of all steps commute",
+        "return action.op.step, action.replay",
+        "return action.replay",
+    ),
+    Mutant(
+        VERIFY,
+        "does not look at shared memory",
+        "    sweep_memory(sweep, schedule, touches)",
+        "    pass",
+    ),
+    Mutant(
+        VERIFY,
+        "compares counted overlays by their bytes",
+        "if old.is_counted or new.is_counted:",
+        "if False:",
+    ),
+    Mutant(
+        VERIFY,
+        "never unrolls a second replay",
+        "trace = trace_streams(schedule, 2, dropped)",
+        "pass",
+    ),
+    Mutant(
+        VERIFY,
+        "does not see a stream that never joins",
+        "            if not self.is_before(number, end):\n                yield number, end",
+        "            pass",
+    ),
+)
+
+
+def main(words: list[str]) -> int:
+    chosen = [
+        each
+        for each in MUTANTS
+        if not words or any(word in f"{each.file} {each.sentence}" for word in words)
+    ]
+    survivors = 0
+    for mutant in chosen:
+        start = time.perf_counter()
+        verdict = judge(mutant)
+        survivors += verdict.startswith("SURVIVED") or verdict.startswith("gone")
+        name = Path(mutant.file).stem
+        took = time.perf_counter() - start
+        print(f"{name:20} {mutant.sentence:62} {verdict}  {took:.0f} s", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutants were caught")
+    return 1 if survivors else 0
+
+
+def judge(mutant: Mutant) -> str:
+    """Run the tests on a copy with the one change; name the test that caught it."""
+    source = (ROOT / mutant.file).read_text()
+    if source.count(mutant.old) != 1:
+        return f"gone: the text is there {source.count(mutant.old)} times"
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("graphc", "tests"):
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", copy)
+        (copy / mutant.file).write_text(source.replace(mutant.old, mutant.new))
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        run = subprocess.run(
+            [*command, "-k", "not thousand", *SUITE],
+            cwd=copy,
+            env={**os.environ, "HYPOTHESIS_PROFILE": "mutants"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if run.returncode == 0:
+        return "SURVIVED"
+    failed = [line for line in run.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return f"caught by {failed[0].split(' - ')[0].rpartition('::')[2] if failed else '?'}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
