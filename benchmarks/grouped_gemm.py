@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from kernel_call import LoadedKernel
 from graphc.gpu import open_driver
 
 EXPERTS, HIDDEN, FF, TOP_K = 256, 2560, 640, 10
+MEANS = (16, 40, 80, 160, 320)  # rows an expert
 LAUNCHES = 4  # of a round, timed together
 Run = Callable[[], None]
 
@@ -60,21 +62,19 @@ def main() -> None:
 
 
 def driver_version() -> str:
-    number = open_driver().version()
-    return f"CUDA {number // 1000}.{number % 1000 // 10}"
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
+    return subprocess.run(query, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def measured(contest: Contest, rounds: int) -> Iterator[dict[str, Any]]:
     """One row for each round and contestant; contestants take turns within a round."""
-    for run in contest.runs.values():
-        run()
+    graphs = {name: captured(run) for name, run in contest.runs.items()}
     for number in range(rounds):
-        for name, run in contest.runs.items():
+        for name, graph in graphs.items():
             start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            run()
+            graph.replay()
             start.record()
-            for _ in range(LAUNCHES):
-                run()
+            graph.replay()
             stop.record()
             stop.synchronize()
             us = start.elapsed_time(stop) * 1000 / LAUNCHES
@@ -86,6 +86,17 @@ def measured(contest: Contest, rounds: int) -> Iterator[dict[str, Any]]:
                 "round": number,
                 "us": round(us, 2),
             }
+
+
+def captured(run: Run) -> torch.cuda.CUDAGraph:
+    """The launches of one round in a graph, so that the host's time does not count."""
+    run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES):
+            run()
+    return graph
 
 
 def summary(contest: Contest, rows: list[dict[str, Any]]) -> str:
@@ -111,21 +122,22 @@ class Bench:
         self.w_down = noise(EXPERTS, HIDDEN, FF, scale=FF**-0.5)
 
     def contests(self, only: list[str]) -> Iterator[Contest]:
-        sizes = {f"{each} rows": even(each) for each in (16, 40, 80, 160, 320)}
+        sizes = {f"{each} rows": even(each) for each in MEANS}
         sizes |= {"160 skewed": skewed(160), "one expert": np.eye(1, EXPERTS, dtype=int)[0] * 20480}
         for size, counts in sizes.items():
             if "up" in only:
                 yield self.up(size, counts)
             if "down" in only:
                 yield self.down(size, counts)
+        if "up" in only:
+            yield self.up("4 x 80 rows", *(even(80, seed) for seed in range(4)))
         if "dense" in only:
             yield from self.dense()
 
-    def load(self, name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Run]:
+    def load(self, name: str, tensors: dict[str, torch.Tensor], of: int = 1) -> dict[str, Run]:
         """Ours on each path with each tile, on these tensors."""
         runs = {}
         buffers = {key: (KINDS[each.dtype], tuple(each.shape)) for key, each in tensors.items()}
-        at = {key: each.data_ptr() for key, each in tensors.items()}
         for path in self.paths:
             if path == 90 and self.facts.capability != 90:
                 continue
@@ -133,33 +145,43 @@ class Bench:
                 options = {"tile_rows": tile}
                 kernel = LoadedKernel(self.driver, name, buffers, options=options, path=path)
                 label = f"{'wgmma' if path == 90 else 'mma'}/{tile}"
-                runs[label] = launcher(kernel, at)
+                runs[label] = launcher(kernel, tensors, of)
         return runs
 
-    def up(self, size: str, counts: np.ndarray) -> Contest:
-        pairs = int(counts.sum())
-        tokens = max(1, pairs * 2 // TOP_K)
-        capacity = tokens * TOP_K
-        x = noise(tokens, HIDDEN)
-        src = torch.randint(tokens, (capacity,), dtype=torch.int32, device="cuda")
-        h = torch.full((capacity, FF), float("nan"), dtype=torch.bfloat16, device="cuda")
-        offsets = ends(counts)
-        gathered = x[src[:pairs].long()]
-        weights, ours = self.w_up.transpose(1, 2), {"x": x, "src": src}
-        runs: dict[str, Run] = {
-            "torch": lambda: torch._grouped_mm(gathered, weights, offs=offsets[0, 1:])
-        }
-        ours |= {"offsets": offsets, "w": self.w_up, "h": h}
-        runs |= self.load("grouped_up", ours)
-        return Contest("up", size, 4.0 * pairs * HIDDEN * FF, runs)
+    def up(self, size: str, *counts: np.ndarray) -> Contest:
+        """Gate and up of the experts' rows, in as many pieces of the tokens as there are counts."""
+        of, pairs = len(counts), [int(each.sum()) for each in counts]
+        each = max(pairs) * 2 // TOP_K  # tokens; as many pairs again belong to experts elsewhere
+        x = noise(of * each, HIDDEN)
+        src = torch.randint(each, (of, each * TOP_K), dtype=torch.int32, device="cuda")
+        src += each * torch.arange(of, dtype=torch.int32, device="cuda")[:, None]
+        h = torch.full((of * each, TOP_K, FF), float("nan"), dtype=torch.bfloat16, device="cuda")
+        bounds = torch.cat([ends(each) for each in counts])
+        offsets = (
+            bounds + each * TOP_K * torch.arange(of, dtype=torch.int32, device="cuda")[:, None]
+        )
+        gathered = [x[own[:number].long()] for own, number in zip(src, pairs, strict=True)]
+        weights = self.w_up.transpose(1, 2)
+
+        def theirs() -> None:
+            for piece in range(of):
+                torch._grouped_mm(gathered[piece], weights, offs=bounds[piece, 1:])
+
+        ours = {"x": x, "src": src.reshape(-1, TOP_K), "offsets": offsets, "w": self.w_up, "h": h}
+        runs = {"torch": theirs} | self.load("grouped_up", ours, of)
+        return Contest("up", size, 4.0 * sum(pairs) * HIDDEN * FF, runs)
 
     def down(self, size: str, counts: np.ndarray) -> Contest:
         pairs = int(counts.sum())
-        h, offsets = noise(pairs, FF), ends(counts)
+        tokens = -(-pairs // TOP_K)
+        h, offsets = noise(tokens, TOP_K, FF), ends(counts)
+        flat = h.flatten(0, 1)[:pairs]
         weights = self.w_down.transpose(1, 2)
-        runs: dict[str, Run] = {"torch": lambda: torch._grouped_mm(h, weights, offs=offsets[0, 1:])}
+        runs: dict[str, Run] = {
+            "torch": lambda: torch._grouped_mm(flat, weights, offs=offsets[0, 1:])
+        }
         for kind in (torch.bfloat16, torch.float32):
-            rows = torch.full((pairs, HIDDEN), float("nan"), dtype=kind, device="cuda")
+            rows = torch.full((tokens, TOP_K, HIDDEN), float("nan"), dtype=kind, device="cuda")
             tensors = {"h": h, "offsets": offsets, "w": self.w_down, "rows": rows}
             found = self.load("grouped_down", tensors)
             runs |= {f"{label}>{KINDS[kind]}": run for label, run in found.items()}
@@ -195,13 +217,20 @@ def product(x: torch.Tensor, w: torch.Tensor) -> Run:
     return lambda: torch.nn.functional.linear(x, w)  # type: ignore[return-value]
 
 
-def launcher(kernel: LoadedKernel, at: dict[str, int]) -> Run:
-    return lambda: kernel.launch(at, stream=torch.cuda.current_stream().cuda_stream)
+def launcher(kernel: LoadedKernel, tensors: dict[str, torch.Tensor], of: int) -> Run:
+    """Launches of all pieces; the tensors live as long as it does."""
+
+    def run() -> None:
+        at = {name: each.data_ptr() for name, each in tensors.items()}
+        for piece in range(of):
+            kernel.launch(at, piece=piece, of=of, stream=torch.cuda.current_stream().cuda_stream)
+
+    return run
 
 
-def even(mean: int) -> np.ndarray:
+def even(mean: int, seed: int = 0) -> np.ndarray:
     """Rows of each expert when every choice is equally likely."""
-    draw = np.random.default_rng(mean)
+    draw = np.random.default_rng([mean, seed])
     return draw.multinomial(mean * EXPERTS, np.full(EXPERTS, 1 / EXPERTS))
 
 

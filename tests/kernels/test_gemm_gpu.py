@@ -150,15 +150,16 @@ def run_grouped(
 ) -> tuple[Grouped, Array, Array]:
     from benchmarks.kernel_call import LoadedKernel
 
-    layout, pairs, kind = grouped(case, of), case.tokens * case.top_k, dtype(case.kind).numpy
+    layout, kind = grouped(case, of), dtype(case.kind).numpy
+    pairs = (case.tokens, case.top_k)
     arrays = {
         "x": values(1, case.kind, case.tokens, case.hidden),
-        "src": layout.src,
+        "src": layout.src.reshape(pairs),
         "offsets": layout.offsets,
         "w": values(2, case.kind, case.experts, 2 * case.ff, case.hidden),
         "w_down": values(3, case.kind, case.experts, case.hidden, case.ff),
-        "h": np.full((pairs, case.ff), np.nan, kind),
-        "rows": np.full((pairs, case.hidden), np.nan, dtype(out).numpy),
+        "h": np.full((*pairs, case.ff), np.nan, kind),
+        "rows": np.full((*pairs, case.hidden), np.nan, dtype(out).numpy),
     }
     kinds = dict.fromkeys(arrays, case.kind) | {"src": "i32", "offsets": "i32", "rows": out}
     buffers = {name: (kinds[name], each.shape) for name, each in arrays.items()}
@@ -175,7 +176,7 @@ def run_grouped(
     for name in ("x", "src", "offsets", "w", "w_down"):
         assert memory.get(name).tobytes() == arrays[name].tobytes()
     memory.close()
-    return layout, h, rows
+    return layout, h.reshape(-1, case.ff), rows.reshape(-1, case.hidden)
 
 
 def check_near(found: Array, exact: Array, kind: str) -> None:
