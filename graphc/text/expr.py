@@ -9,6 +9,7 @@ be a name of its own in it.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -157,12 +158,19 @@ def check_expression(text: str, span: Span = NOWHERE) -> Expression:
 class Fault(Exception):
     """Something wrong within an expression, at a piece of its text if that is known."""
 
-    def __init__(self, message: str, *, part: str | None = None, hint: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        part: str | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
         super().__init__(message)
-        self.message, self.part, self.hint = message, part, hint
+        self.message, self.part, self.offset, self.hint = message, part, offset, hint
 
     def at(self, text: str, span: Span) -> SpecError:
-        place = inside(span, text, self.part) if self.part else span
+        place = inside(span, text, self.part, self.offset) if self.part else span
         return error("bad-expression", f"in '{shown(text)}': {self.message}", place, hint=self.hint)
 
 
@@ -187,11 +195,11 @@ def known_names(known: list[str]) -> str | None:
     return f"known here: {', '.join(few)}" if 0 < len(few) <= 12 else None
 
 
-def inside(span: Span, text: str, part: str) -> Span:
+def inside(span: Span, text: str, part: str, start: int | None = None) -> Span:
     """The place of a part of an expression within the scalar that holds the expression."""
     if span == NOWHERE:
         return span
-    start = offset_of(text, part)
+    start = offset_of(text, part) if start is None else start
     # The scalar is the text itself, or the text with quotes around it, with = in front or not.
     lead = span.length - len(text)
     if start is None or not 0 <= lead <= 3:
@@ -236,7 +244,7 @@ def parse(text: str) -> Expression:
         node = body[0].nodes[0]  # type: ignore[attr-defined]
         call = build(node)
     except TemplateSyntaxError as problem:
-        raise Fault(str(problem.message), hint=syntax_hint(text)) from None
+        raise syntax_fault(str(problem.message), text) from None
     except RecursionError:
         raise Fault("it is nested too deeply") from None
     names = dict.fromkeys(each for each in names_in(node) if each not in CONSTANTS)
@@ -254,6 +262,17 @@ def names_in(node: nodes.Node) -> Iterable[str]:
     else:
         for child in node.iter_child_nodes():
             yield from names_in(child)
+
+
+def syntax_fault(message: str, text: str) -> Fault:
+    """Jinja's message, with a place where it gives one as a number."""
+    match = UNEXPECTED.fullmatch(message)
+    if match is None:
+        said = re.sub("unexpected '(?:}|end of print statement)'", "unexpected end", message)
+        return Fault(said, hint=syntax_hint(text))
+    offset = int(match[2]) - len(OPEN)
+    said = f"the character {match[1]} cannot stand here"
+    return Fault(said, part=text[offset : offset + 1], offset=offset, hint=syntax_hint(text))
 
 
 def syntax_hint(text: str) -> str | None:
@@ -459,6 +478,7 @@ def bytes_of(name: str) -> int:
     return DTYPES[name].nbytes
 
 
+UNEXPECTED = re.compile(r"unexpected char (.+) at (\d+)", re.DOTALL)
 ENVIRONMENT = Environment()
 OPEN, CLOSE = "{{ ", " }}"  # blanks: "{{-" would be whitespace control, not a sign
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
