@@ -9,8 +9,9 @@ a broken capture) is refused.
 from __future__ import annotations
 
 import ctypes
+import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, Literal
@@ -61,6 +62,8 @@ class RecordingDriver:
 
     ``peers``: "work", "refused" (the driver says no) or "lie" (it says yes, wrong bytes arrive).
     ``failing``: call name -> which one of them fails (1: the first).
+    ``seed``: graphs run their nodes in some order that their edges allow, another one each time.
+    ``kernels`` are found by the library's code, if it is one of their names, else by entry.
     """
 
     def __init__(
@@ -74,10 +77,12 @@ class RecordingDriver:
         nbytes: int = 1 << 30,
         failing: Mapping[str, int] | None = None,
         refuses_fill_width: bool = False,
+        seed: int | None = None,
     ) -> None:
         self.gpu_count, self.peers, self.capability, self.sms = gpus, peers, capability, sms
         self.nbytes, self.failing = nbytes, dict(failing or {})
         self.refuses_fill_width = refuses_fill_width
+        self.random = None if seed is None else random.Random(seed)
         self.kernels: dict[str, KernelFunction] = {PROBE_ENTRY: self.probe_copy, **(kernels or {})}
         self.calls: list[tuple[Any, ...]] = []
         self.counts: Counter[str] = Counter()
@@ -85,7 +90,7 @@ class RecordingDriver:
         self.contexts: list[int] = []
         self.retained: Counter[int] = Counter()
         self.memory: dict[int, tuple[np.ndarray[Any, Any], int, int]] = {}
-        self.libraries: set[int] = set()
+        self.libraries: dict[int, str] = {}
         self.entries: dict[int, str] = {}  # kernel and function -> entry
         self.function_contexts: dict[int, int] = {}
         self.shared: dict[tuple[int, int], int] = {}
@@ -227,15 +232,16 @@ class RecordingDriver:
     def load_library(self, code: bytes) -> int:
         self.note("load_library")
         library = next(self.handles)
-        self.libraries.add(library)
+        self.libraries[library] = code.decode(errors="replace")
         return library
 
     def unload_library(self, library: int) -> None:
-        self.libraries.remove(library)
+        del self.libraries[library]
 
     def kernel(self, library: int, entry: str) -> int:
         kernel = next(self.handles)
-        self.entries[kernel] = entry
+        code = self.libraries[library]
+        self.entries[kernel] = code if code in self.kernels else entry
         return kernel
 
     def allow_shared(self, kernel: int, ordinal: int, nbytes: int) -> None:
@@ -458,6 +464,26 @@ class RecordingDriver:
     def destroy_exec(self, executable: int) -> None:
         del self.execs[executable]
 
+    def order(self, executable: FakeExec) -> Iterator[int]:
+        """The nodes as one launch runs them: as they were made, or in some order of the edges."""
+        if self.random is None:
+            yield from executable.order
+            return
+        nodes = self.graphs[executable.graph].nodes
+        missing = {node: len(set(nodes[node].before)) for node in nodes}
+        after: dict[int, list[int]] = {node: [] for node in nodes}
+        for node, each in nodes.items():
+            for first in set(each.before):
+                after[first].append(node)
+        ready = [node for node, number in missing.items() if not number]
+        while ready:
+            node = ready.pop(self.random.randrange(len(ready)))
+            yield node
+            for each_after in after[node]:
+                missing[each_after] -= 1
+                if not missing[each_after]:
+                    ready.append(each_after)
+
     def update_exec(self, executable: int, graph: int) -> str | None:
         self.note("update_exec")
         old = self.graphs[self.execs[executable].graph].nodes
@@ -495,7 +521,7 @@ class RecordingDriver:
         def replay() -> None:
             self.note("launch_graph", executable, stream)
             found = self.execs[executable]
-            for node in found.order:
+            for node in self.order(found):
                 call = found.calls[node]
                 if call is not None and node not in found.disabled:
                     self.perform(call)
