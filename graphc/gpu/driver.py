@@ -17,7 +17,6 @@ from cuda.bindings import driver as cu
 from graphc.gpu.protocol import (
     CopyCall,
     DeviceFacts,
-    Dim,
     FillCall,
     KernelCall,
     NodeKind,
@@ -304,8 +303,8 @@ class CudaDriver:
         params.ctx = cu.CUcontext(context)
         result = cu.cuGraphAddKernelNode(graph, handles(before), len(before), params)
         node = check("cuGraphAddKernelNode", result)
-        for each in launch_attributes(call):
-            result = cu.cuGraphKernelNodeSetAttribute(node, each.id, each.value)
+        for name, value in attribute_values(call, cu.CUkernelNodeAttrValue):
+            result = cu.cuGraphKernelNodeSetAttribute(node, name, value)
             check("cuGraphKernelNodeSetAttribute", result)
         return int(node)
 
@@ -449,32 +448,32 @@ def unpack(address: int, codes: Sequence[str]) -> tuple[tuple[str, int | float],
 
 
 def launch_attributes(call: KernelCall) -> list[Any]:
-    ids = cu.CUlaunchAttributeID
+    """What a launch on a stream asks for beside its shape."""
     attributes = []
-    if call.cluster is not None:
-        attributes.append(cluster_attribute(call.cluster))
-    if call.is_cooperative:
-        value = cu.CUlaunchAttributeValue()
-        value.cooperative = 1
-        attributes.append(launch_attribute(ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value))
-    if call.priority:
-        value = cu.CUlaunchAttributeValue()
-        value.priority = call.priority
-        attributes.append(launch_attribute(ids.CU_LAUNCH_ATTRIBUTE_PRIORITY, value))
+    for name, value in attribute_values(call, cu.CUlaunchAttributeValue):
+        attribute = cu.CUlaunchAttribute()
+        attribute.id, attribute.value = name, value
+        attributes.append(attribute)
     return attributes
 
 
-def cluster_attribute(cluster: Dim) -> Any:
-    value = cu.CUlaunchAttributeValue()
-    value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = cluster
-    return launch_attribute(cu.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value)
-
-
-def launch_attribute(name: Any, value: Any) -> Any:
-    attribute = cu.CUlaunchAttribute()
-    attribute.id = name
-    attribute.value = value
-    return attribute
+def attribute_values(call: KernelCall, kind: Any) -> list[tuple[Any, Any]]:
+    """Attributes by their ids; nodes take the same values in a record of another type."""
+    ids = cu.CUlaunchAttributeID
+    found = []
+    if call.cluster is not None:
+        value = kind()
+        value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = call.cluster
+        found.append((ids.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value))
+    if call.is_cooperative:
+        value = kind()
+        value.cooperative = 1
+        found.append((ids.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value))
+    if call.priority:
+        value = kind()
+        value.priority = call.priority
+        found.append((ids.CU_LAUNCH_ATTRIBUTE_PRIORITY, value))
+    return found
 
 
 def copy_params(call: CopyCall) -> Any:

@@ -15,6 +15,7 @@ pytest.importorskip("cuda.bindings")
 from cuda.bindings import driver as cu
 
 from graphc.gpu import driver as real
+from graphc.gpu.probe import gpu_count
 
 OK = cu.CUresult.CUDA_SUCCESS
 
@@ -79,3 +80,19 @@ def test_launch_attributes_are_those_asked_for() -> None:
         "COOPERATIVE",
         "PRIORITY",
     ]
+
+
+def test_nodes_take_attributes_in_the_record_of_their_own_type() -> None:
+    call = real.KernelCall(1, (2, 1, 1), (32, 1, 1), 0, (), (2, 1, 1), True, -3)
+    values = real.attribute_values(call, cu.CUkernelNodeAttrValue)
+    assert [values[0][1].clusterDim.x, values[1][1].cooperative, values[2][1].priority] == [
+        2,
+        1,
+        -3,
+    ]
+    if gpu_count():
+        return
+    for name, value in values:
+        # Without a driver the call fails, but not for the types of its arguments.
+        with pytest.raises(RuntimeError):
+            cu.cuGraphKernelNodeSetAttribute(0, name, value)
