@@ -100,7 +100,10 @@ def values_of(
     for name, param in spec.params.items():
         at = spec.site["params"][name]
         span = chosen[name].span if name in chosen else at["default"].span
-        check_limits(name, param, params[name], span, scope, at, faults)
+        if not check_limits(name, param, params[name], span, scope, at, faults):
+            # What is wrong is said; the rest is looked at with the default.
+            params[name] = param.default
+            scope[name] = Scaled(param.default) if name in counts else param.default
     derive(spec, scope, faults)
     check_required(spec, scope, faults)
     return Values(scope, params, counts[0] if counts else None)
@@ -165,6 +168,7 @@ def checked_type(name: str, param: ParamSpec, given: Given, at: Site, faults: Fa
         faults.mistake(
             "bad-value", f"'{name}' is one of {choices}, not {shown(value)}", given.span, hint=hint
         )
+        return default
     return value
 
 
@@ -189,7 +193,8 @@ def check_limits(
     scope: Mapping[str, Any],
     at: Site,
     faults: Faults,
-) -> None:
+) -> bool:
+    before = len(faults.found)
     limits: tuple[tuple[str, Any, str, Callable[[Any, Any], bool]], ...] = (
         ("min", param.min, "at least", operator.ge),
         ("max", param.max, "at most", operator.le),
@@ -209,6 +214,7 @@ def check_limits(
                 raise error(
                     "bad-value", text, span, notes=[Note("because of this", at[field].span)]
                 )
+    return len(faults.found) == before
 
 
 def divides(value: Any, step: Any) -> bool:
