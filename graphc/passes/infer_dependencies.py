@@ -21,7 +21,7 @@ whole buffers.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import combinations
@@ -70,19 +70,11 @@ def infer_dependencies(program: Program) -> Graph:
     orders = Orders([{} for _ in program.ops])
     collect_hazards(program, orders)
     collect_after(program, orders)
-    joins = orders.settle()
+    joins = orders.settle(program.ops)
     return in_order(program, orders, joins)
 
 
 # The orders found
-
-
-@dataclass(slots=True)
-class Fan:
-    """Ops that wait for one and the same set, and the name of what makes them wait."""
-
-    label: str
-    users: list[tuple[int, Found]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,35 +86,37 @@ class Through:
     users: tuple[int, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Orders:
-    """For each op (by its place in the program) the ops before it, and the sets not yet settled."""
+    """For each op, by its place in the program, the ops that it waits for."""
 
     before: list[Found]
-    fans: dict[frozenset[int], Fan] = field(default_factory=dict)
 
-    def add(self, op: int, found: Found, label: str) -> None:
-        if len(found) >= SEVERAL:
-            fan = self.fans.setdefault(frozenset(found), Fan(label))
-            fan.users.append((op, dict(found)))
-        else:
-            self.merge(op, found)
-
-    def merge(self, op: int, found: Found) -> None:
+    def add(self, op: int, found: Found) -> None:
         before = self.before[op]
         for other, hazards in found.items():
             before[other] = before.get(other, 0) | hazards
 
-    def settle(self) -> list[Through]:
-        """Choose a join where it saves edges, plain edges elsewhere."""
+    def settle(self, ops: Sequence[Op]) -> list[Through]:
+        """Put a join wherever it saves edges: between the ops of one step and their users."""
+        fans: dict[frozenset[int], list[int]] = {}
+        for op, found in enumerate(self.before):
+            if len(found) < SEVERAL:
+                continue
+            by_step: dict[str, list[int]] = {}
+            for other in found:
+                by_step.setdefault(ops[other].step, []).append(other)
+            for several in by_step.values():
+                if len(several) >= SEVERAL:
+                    fans.setdefault(frozenset(several), []).append(op)
         joins = []
-        for members, fan in self.fans.items():
-            users = dict.fromkeys(op for op, _ in fan.users)
+        for members, users in fans.items():
             if len(users) * len(members) > len(users) + len(members):
-                joins.append(Through(fan.label, tuple(sorted(members)), tuple(sorted(users))))
-            else:
-                for op, found in fan.users:
-                    self.merge(op, found)
+                before = tuple(sorted(members))
+                joins.append(Through(ops[before[0]].step, before, tuple(users)))
+                for user in users:
+                    for member in members:
+                        del self.before[user][member]
         return joins
 
 
@@ -152,7 +146,7 @@ def collect_hazards(program: Program, orders: Orders) -> None:
                 for other in found:
                     if ops[other].step == op.step:
                         refuse(op, ops[other], access, mistakes)
-                orders.add(index, found, region.buffer)
+                orders.add(index, found)
                 found.clear()
     if mistakes:
         raise SpecError(mistakes.values())
@@ -365,7 +359,7 @@ def collect_after(program: Program, orders: Orders) -> None:
         for name in op.placement.after:
             members = by_prefix.get(name, ())
             found = {each: AFTER for each in members if program.ops[each].step != op.step}
-            orders.add(index, found, name)
+            orders.add(index, found)
 
 
 # Program order, joins included
@@ -398,7 +392,7 @@ def in_order(program: Program, orders: Orders, joins: list[Through]) -> Graph:
 
 
 def join_op(user: Op, label: str, names: dict[str, int]) -> Op:
-    """A join before its first user, named after it and laid where it lies."""
+    """A join before its first user, named after it and the step before, laid where it lies."""
     name = f"join/{user.step}/{label}"
     names[name] = names.get(name, 0) + 1
     if names[name] > 1:

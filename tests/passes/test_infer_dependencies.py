@@ -101,7 +101,7 @@ def test_all_to_all_orders_stay_linear(pieces: int) -> None:
         program = replace(program, ops=tuple(ops))
     graph = infer_dependencies(program)
     joins = [each for each in graph.program if isinstance(each.work, Join)]
-    assert {each.name for each in joins} == {"join/use/s", "join/late/use"}
+    assert {each.name for each in joins} == {"join/use/make", "join/late/use"}
     assert graph.edges.number_of_edges() <= 4 * pieces
 
 
@@ -116,3 +116,16 @@ def replace_modes(each: Any) -> Any:
         for access in each.accesses
     )
     return replace(each, accesses=accesses)
+
+
+def test_all_to_all_over_buffers_of_their_own_goes_through_a_join_too() -> None:
+    """As ranks do: each reads what every other one has written, from a buffer for each."""
+    buffers = {f"b{rank}": "g0" for rank in range(4)} | {"x": "g0 input"}
+    ops = [
+        *(op(f"make{rank}", reads=["x"], writes=[f"b{rank}"]) for rank in range(4)),
+        *(op(f"use{rank}", reads=list(buffers)) for rank in range(4)),
+    ]
+    program = small_program(buffers, ops)
+    ranks = tuple(replace(each, step=each.step[:-1]) for each in program)
+    graph = infer_dependencies(replace(program, ops=ranks))
+    assert graph.edges.number_of_edges() == 8
