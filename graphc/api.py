@@ -12,7 +12,7 @@ from graphc.kernels.contract import Catalog
 from graphc.kernels.images import Images
 from graphc.passes.choose_routes import chosen_routes, has_auto, requirements
 from graphc.pipeline import Observer, collector_paused, ignore, schedule_program
-from graphc.plan import Backend, Plan, Proof, Variant, load_plan
+from graphc.plan import Backend, KernelImage, Plan, Proof, Variant, load_plan
 from graphc.resources import kernel_folders, route_folders, spec_path
 from graphc.routes import RouteSpec, load_routes
 from graphc.spec.build import Built, build
@@ -174,13 +174,16 @@ def variant(
 
 
 def with_cubins(plan: Plan) -> Plan:
-    """The plan with every kernel compiled for its architecture."""
+    """The plan with every kernel compiled for its architecture, several at a time."""
     from base64 import b64encode
+    from concurrent.futures import ThreadPoolExecutor
 
     from graphc.kernels.compile import compile_image
 
-    images = {
-        key: replace(image, cubins={plan.arch: b64encode(compile_image(image, plan.arch)).decode()})
-        for key, image in plan.images.items()
-    }
+    def compiled(image: KernelImage) -> KernelImage:
+        cubin = b64encode(compile_image(image, plan.arch)).decode()
+        return replace(image, cubins={plan.arch: cubin})
+
+    with ThreadPoolExecutor() as threads:  # NVRTC works outside the interpreter's lock
+        images = dict(zip(plan.images, threads.map(compiled, plan.images.values()), strict=True))
     return replace(plan, images=images)

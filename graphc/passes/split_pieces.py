@@ -82,28 +82,22 @@ def regions_of(
 ) -> list[Region]:
     """The bytes of one argument that each piece touches."""
     rows, nbytes = buffer.nominal_rows(nominal), buffer.row_nbytes
+    unit = buffer.per_count or access.rows.factor  # rows that no bound divides
+
+    def at(bound: Fraction) -> int:
+        return unit * (rows // unit * bound.numerator // bound.denominator)
+
     match access.rows.kind:
         case RowsKind.ALL | RowsKind.GATHER:
             return [Region(buffer.name, 0, rows * nbytes)] * len(pieces)
         case RowsKind.PIECE:
             bounds = [(piece.index, piece.index + 1) for piece in pieces]
         case RowsKind.SPLIT:
-            unit = buffer.per_count or access.rows.factor  # rows that no bound divides
-            stops = [unit * share(piece.stop, rows // unit) for piece in pieces]
-            first = unit * share(pieces[0].start, rows // unit)
-            bounds = list(pairwise([first, *stops]))
+            bounds = list(pairwise([at(pieces[0].start), *(at(piece.stop) for piece in pieces)]))
         case RowsKind.BLOCKS:
             met = [meeting(access.rows.blocks, piece) for piece in pieces]
-            bounds = [(share(first, rows), share(last, rows)) for first, last in met]
+            bounds = [(at(first), at(last)) for first, last in met]
     return [Region(buffer.name, start * nbytes, stop * nbytes) for start, stop in bounds]
-
-
-def share(of: Fraction, rows: int) -> int:
-    """
-    >>> share(Fraction(1, 3), 8)
-    2
-    """
-    return rows * of.numerator // of.denominator
 
 
 @lru_cache(maxsize=4096)

@@ -144,3 +144,25 @@ def test_rows_say_which_bytes_a_piece_touches(rows: Rows, expected: list[tuple[i
 def test_a_piece_meets_whole_blocks_on_both_sides() -> None:
     piece = Piece(1, 3, Fraction(1, 3), Fraction(2, 3))
     assert meeting(bounds(4), piece) == (Fraction(1, 4), Fraction(3, 4))
+
+
+def test_blocks_begin_where_the_writers_pieces_do() -> None:
+    """37 tokens of 4 rows in 8 blocks: block 3 begins at row 4 * 13 = 52, not at 3/8 of 148."""
+    blocks = bounds(8)
+    x = Buffer("x", "gpu", "f32", (37 * 4,))
+    y = Buffer("y", "gpu", "f32", (37,))
+    read = Rows(RowsKind.BLOCKS, factor=4, blocks=blocks)
+    op = Op(
+        "sum",
+        "sum",
+        "gpu",
+        Copy(),
+        (
+            Access("source", Region("x", 0, x.nbytes), Mode.READ, read),
+            Access("target", Region("y", 0, y.nbytes), Mode.WRITE, SPLIT),
+        ),
+        Axis(37),
+        placement=Placement(pieces=blocks),
+    )
+    split = split_pieces(Program("p", ("gpu",), {"x": x, "y": y}, (op,)))
+    assert split.ops[3]["source"].region == Region("x", 52 * 4, 72 * 4)
