@@ -150,7 +150,7 @@ MUTANTS = (
     Mutant(
         STREAMS,
         "does not prefer a predecessor's stream",
-        "return next((each for each in free if each.stream.name in behind), free[0])",
+        "return next((each for each in free if each.tail in steps.before[step]), free[0])",
         "return free[0]",
     ),
     Mutant(
@@ -173,10 +173,9 @@ MUTANTS = (
     ),
     Mutant(
         STREAMS,
-        "issues an op before its last predecessor",
-        "ready = [(keys[index], index) for index, count in enumerate(missing) if not count]",
-        "missing = [max(count - 1, 0) for count in missing]\n"
-        "    ready = [(keys[index], index) for index, count in enumerate(missing) if not count]",
+        "issues late what is not cut, though a first piece needs it",
+        "keys[index] = min([keys[index], *(keys[user] for user in after[index])])",
+        "pass",
     ),
     Mutant(
         EVENTS,
@@ -216,9 +215,9 @@ MUTANTS = (
     ),
     Mutant(
         SPLIT,
-        "rounds the ends of pieces down by a row",
-        "stop = unit * floor(rows // unit * piece.stop)",
-        "stop = max(start, unit * floor(rows // unit * piece.stop) - (piece.of > 1))",
+        "lets pieces overlap",
+        "bounds = list(pairwise([at(pieces[0].start), *(at(piece.stop) for piece in pieces)]))",
+        "bounds = [(0, at(piece.stop)) for piece in pieces]",
     ),
     Mutant(
         VERIFY,

@@ -292,10 +292,9 @@ def best_queue(op: Op, step: int, steps: Steps, streams: Streams) -> Queue | Non
     queues = [each for each in on_device if each.stream.priority == op.placement.priority]
     before = steps.ancestors[step]
     free = [each for each in queues if before >> each.tail & 1]
-    behind = {steps.stream[other] for other in steps.before[step]}
     if free:
         # The first of them: what ends on the origin need not be joined to it.
-        return next((each for each in free if each.stream.name in behind), free[0])
+        return next((each for each in free if each.tail in steps.before[step]), free[0])
     if len(on_device) < streams.max_streams:
         return None
     return min(queues or on_device, key=lambda each: (each.steps & ~before).bit_count())
