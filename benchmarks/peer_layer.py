@@ -1,7 +1,7 @@
 """The peer layer on two GPUs: whole-layer time by route and pieces, in alternating rounds.
 
     python benchmarks/peer_layer.py pieces  --out rows.jsonl     (a) by route and pieces
-    python benchmarks/peer_layer.py share   --out rows.jsonl     (b) by the share of experts on the peer
+    python benchmarks/peer_layer.py share   --out rows.jsonl     (b) by the peer's share of experts
     python benchmarks/peer_layer.py skew    --out rows.jsonl     (c) with a skewed routing
     python benchmarks/peer_layer.py launch  --out rows.jsonl     (d) host time of a launch
 
@@ -67,7 +67,7 @@ class Inputs:
         buffer = graph.program.buffers[name]
         key = (name, buffer.shape)
         if key not in self.arrays:
-            device = f"cuda:{graph.gpus[buffer.device].ordinal}"
+            device = f"cuda:{graph.placed[buffer.device]}"
             generator = torch.Generator(device).manual_seed(sum(name.encode()))
             value = torch.randn(buffer.shape, generator=generator, device=device)
             if len(buffer.shape) > 1 and buffer.role is Role.WEIGHT:
@@ -117,13 +117,14 @@ def measured(
             us = graphs[each].time_replays(replays)
             yield {
                 "round": number,
+                "schedule": each.label,
                 **dict(each.values),
                 "us": statistics.median(us),
                 "min_us": min(us),
                 "replays": replays,
             }
     for each in candidates:
-        yield {**dict(each.values), "ops": op_rows(graphs[each])}
+        yield {"schedule": each.label, **dict(each.values), "ops": op_rows(graphs[each])}
     for graph in graphs.values():
         graph.close()
 
@@ -134,7 +135,7 @@ def op_rows(graph: CudaGraph) -> list[dict[str, Any]]:
     step_of = {op.name: op for op in graph.program.ops}
     for each in graph.time_ops(5):
         steps[step_of[each.op].step][0] += each.us
-        steps[step_of[each.op].step][1] += each.waited_us
+        steps[step_of[each.op].step][1] += each.waited_us or 0.0
     first = {op.step: op for op in reversed(graph.program.ops)}
     return [
         {"step": step, "engine": engine(first[step]), "us": us, "waited_us": waited}
@@ -157,11 +158,12 @@ def bound_us(ops: Iterable[dict[str, Any]]) -> tuple[str, float]:
     return max(busy.items(), key=lambda item: item[1])
 
 
-def table(rows: list[dict[str, Any]], candidates: list[Candidate], baselines: dict[Candidate, Candidate]) -> None:
+def table(rows: list[dict[str, Any]], candidates: list[Candidate], baselines: Baselines) -> None:
     us: dict[Candidate, dict[int, float]] = defaultdict(dict)
     ops: dict[Candidate, list[dict[str, Any]]] = {}
+    named = {each.label: each for each in candidates}
     for row in rows:
-        key = next(each for each in candidates if dict(each.values).items() <= row.items())
+        key = named[row["schedule"]]
         if "ops" in row:
             ops[key] = row["ops"]
         else:
@@ -179,7 +181,13 @@ def table(rows: list[dict[str, Any]], candidates: list[Candidate], baselines: di
         )
 
 
-def by_route(routes: list[str], settings: list[dict[str, Any]]) -> tuple[list[Candidate], dict[Candidate, Candidate]]:
+Baselines = dict[Candidate, Candidate]
+
+
+def by_route(
+    routes: list[str], settings: list[dict[str, Any]]
+) -> tuple[list[Candidate], Baselines]:
+    """Candidates, and which of them each is compared with: one piece by the same route."""
     candidates, baselines = [], {}
     for route in routes:
         base = candidate(route=route, pieces=1, compute=1)
@@ -199,7 +207,7 @@ def launch_rows(preset: str, inputs: Inputs, rounds: int) -> Iterator[dict[str, 
     graph = ready(candidate(route="p2p", pieces=1, compute=1), preset, inputs)
     stream = torch.cuda.Stream(0)
     graph.launch(stream)
-    handle = driver.CUgraphExec(graph.executable_handle)
+    handle = driver.CUgraphExec(graph._executable.handle)
     raw_stream = driver.CUstream(stream.cuda_stream)
 
     def raw() -> None:
@@ -221,11 +229,12 @@ def launch_rows(preset: str, inputs: Inputs, rounds: int) -> Iterator[dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["pieces", "share", "skew", "launch"])
     parser.add_argument("--preset", default="full")
     parser.add_argument("--routes", default="host,host_copy,host_push,p2p,p2p_read,p2p_write")
-    parser.add_argument("--blocks", type=int, default=0, help="bound on the grids of the experts")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--replays", type=int, default=5)
     parser.add_argument("--out", type=Path)
@@ -241,35 +250,45 @@ def main() -> None:
             found = [row["us"] for row in rows if row["call"] == call]
             print(f"{call:14} {statistics.median(found):6.2f} us")
     else:
-        candidates, baselines = chosen(options.what, routes)
-        rows = list(
-            measured(
+        rows = []
+        for candidates, baselines in groups(options.what, routes):
+            measures = measured(
                 candidates, options.preset, inputs, rounds=options.rounds, replays=options.replays
             )
-        )
-        table(rows, candidates, baselines)
+            own = list(measures)
+            table(own, candidates, baselines)
+            rows += own
+            inputs.arrays.clear()
     if options.out:
         with options.out.open("a") as file:
-            file.writelines(json.dumps({"what": options.what, **facts, **row}) + "\n" for row in rows)
+            file.writelines(
+                json.dumps({"what": options.what, **facts, **row}) + "\n" for row in rows
+            )
 
 
-def chosen(what: str, routes: list[str]) -> tuple[list[Candidate], dict[Candidate, Candidate]]:
+def groups(what: str, routes: list[str]) -> Iterator[tuple[list[Candidate], Baselines]]:
+    """Candidates that must leave the same bits, with what each is compared with."""
     if what == "pieces":
-        return by_route(
-            routes,
-            [
-                {"pieces": 8, "compute": 1},
-                {"pieces": 16, "compute": 1},
-                {"pieces": 4, "compute": 4},
-                {"pieces": 8, "compute": 4},
-                {"pieces": 16, "compute": 4},
-                {"pieces": 32, "compute": 4},
-                {"pieces": 16, "compute": 8},
-            ],
-        )
+        cuts = [(4, 1), (8, 1), (16, 1), (4, 4), (8, 4), (16, 4), (32, 4), (16, 8)]
+        settings = [{"pieces": pieces, "compute": compute} for pieces, compute in cuts]
+        fewer = {"pieces": 16, "compute": 4, "expert_blocks": 124, "link_blocks": 32}
+        for route in routes:
+            yield by_route([route], [*settings, fewer])
     if what == "skew":
-        return by_route(routes, [{"pieces": 16, "compute": 1}, {"pieces": 16, "compute": 4}])
-    raise SystemExit("share: run it with one --routes at a time")
+        yield by_route(routes, [{"pieces": 16, "compute": 1}, {"pieces": 16, "compute": 4}])
+    if what == "share":
+        for experts in (96, 128, 160, 192, 224, 256):
+            candidates = [
+                candidate(route=route, peer_experts=experts, **cut)
+                for route in routes
+                for cut in (
+                    {"pieces": 1, "compute": 1},
+                    {"pieces": 16, "compute": 4},
+                    {"pieces": 16, "compute": 8},
+                )
+            ]
+            firsts = {dict(each.values)["route"]: each for each in reversed(candidates)}
+            yield candidates, {each: firsts[dict(each.values)["route"]] for each in candidates}
 
 
 if __name__ == "__main__":

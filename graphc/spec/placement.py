@@ -114,10 +114,10 @@ def place(
     with faults.collecting():
         if spec.blocks is not None:
             blocks = evaluate_count(spec.blocks, scope, site["blocks"].span)
-            if not isinstance(op.work, Kernel) or blocks < 1:
-                what = "must be at least 1" if isinstance(op.work, Kernel) else "is for kernels"
-                raise error("bad-value", f"'blocks' {what}", site["blocks"].span)
-            placement = replace(placement, blocks=int(blocks))
+            if not isinstance(op.work, Kernel | Transfer):
+                raise error("bad-value", "'blocks' is for kernels", site["blocks"].span)
+            # 0: as many as the kernel asks for, so that a param can say so.
+            placement = replace(placement, blocks=int(blocks) or None)
     with faults.collecting():
         if spec.priority is not None:
             priority = evaluate_number(spec.priority, scope, site["priority"].span)
