@@ -57,7 +57,9 @@ def request(
     for each in (path, *([schedule] if schedule else [])):
         if not each.is_file():
             what = "is a folder" if each.is_dir() else "there is no such file"
-            raise error("missing-file", f"cannot read '{each}': {what}")
+            is_shipped = spec_path(each.stem) != Path(each.stem)
+            hint = f"graphc brings a spec of that name: write {each.stem}" if is_shipped else None
+            raise error("missing-file", f"cannot read '{each}': {what}", hint=hint)
     for folder in (*(kernels or ()), *(routes or ())):
         if not folder.is_dir():
             raise error("missing-file", f"cannot read the folder '{folder}': there is none")
