@@ -8,8 +8,9 @@
 Every candidate runs once on the same inputs first and must leave the bits of the first candidate.
 Then, in every round, each is replayed in an order drawn anew; a row is one candidate in one round:
 the median of its replays. Ratios are taken round by round. The baseline of a route is one piece;
-the bound is the busiest engine when every op runs alone in one piece: the sum of the times of the
-ops of one device's multiprocessors, of one copy engine, or of one link.
+the bound is the busiest engine in one piece with one compute stream a device, so that ops of one
+engine run alone: the sum of the times of the ops of one device's multiprocessors, of one copy
+engine, or of one link.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ class Inputs:
 
 
 def ready(each: Candidate, preset: str, inputs: Inputs) -> CudaGraph:
-    plan = graphc.compile(SPEC, preset=preset, **dict(each.values))
+    values = {k: list(v) if isinstance(v, tuple) else v for k, v in each.values}
+    plan = graphc.compile(SPEC, preset=preset, **values)
     graph = plan.instantiate("cuda")
     assert isinstance(graph, CudaGraph)
     inputs.bind(graph)
@@ -125,6 +127,9 @@ def measured(
             }
     for each in candidates:
         yield {"schedule": each.label, **dict(each.values), "ops": op_rows(graphs[each])}
+    alone = ready(candidate(**{**dict(candidates[0].values), "max_streams": 1}), preset, inputs)
+    yield {"schedule": "alone", **dict(candidates[0].values), "ops": op_rows(alone)}
+    alone.close()
     for graph in graphs.values():
         graph.close()
 
@@ -163,6 +168,9 @@ def table(rows: list[dict[str, Any]], candidates: list[Candidate], baselines: Ba
     ops: dict[Candidate, list[dict[str, Any]]] = {}
     named = {each.label: each for each in candidates}
     for row in rows:
+        if row["schedule"] == "alone":
+            name, least = bound_us(row["ops"])
+            continue
         key = named[row["schedule"]]
         if "ops" in row:
             ops[key] = row["ops"]
@@ -172,7 +180,6 @@ def table(rows: list[dict[str, Any]], candidates: list[Candidate], baselines: Ba
     for each in candidates:
         base = baselines[each]
         ratio = statistics.median(us[base][number] / us[each][number] for number in us[each])
-        name, least = bound_us(ops[base])
         median = statistics.median(us[each].values())
         waits = sum(op["waited_us"] for op in ops[each] if op["step"].endswith("combine"))
         print(
@@ -269,11 +276,15 @@ def main() -> None:
 def groups(what: str, routes: list[str]) -> Iterator[tuple[list[Candidate], Baselines]]:
     """Candidates that must leave the same bits, with what each is compared with."""
     if what == "pieces":
-        cuts = [(4, 1), (8, 1), (16, 1), (4, 4), (8, 4), (16, 4), (32, 4), (16, 8)]
-        settings = [{"pieces": pieces, "compute": compute} for pieces, compute in cuts]
-        fewer = {"pieces": 16, "compute": 4, "expert_blocks": 124, "link_blocks": 32}
+        cuts: list[dict[str, Any]] = [
+            {"pieces": pieces, "compute": compute}
+            for pieces, compute in ((8, 1), (16, 1), (32, 1), (8, 2), (16, 2), (16, 3), (16, 4))
+        ]
+        cuts.append({"pieces": 16, "schedule.cuts.compute": ("3/8", "3/8", "1/4")})
+        cuts.append({"pieces": 16, "schedule.cuts.compute": ("1/2", "1/4", "1/4")})
+        bounded = [{**each, "expert_blocks": 124, "link_blocks": 32} for each in cuts[-6:]]
         for route in routes:
-            yield by_route([route], [*settings, fewer])
+            yield by_route([route], [*cuts, *(bounded if "host" in route else ())])
     if what == "skew":
         yield by_route(routes, [{"pieces": 16, "compute": 1}, {"pieces": 16, "compute": 4}])
     if what == "share":
