@@ -150,7 +150,7 @@ def op_rows(graph: CudaGraph) -> list[dict[str, Any]]:
 
 def engine(op: Any) -> str:
     if isinstance(op.work, Copy):
-        return f"{op.device} copy engine"
+        return f"{op.device} copy engine ({op.step.rsplit('/', 2)[-2]})"
     if op.placement.lane is None:
         return f"{op.device} compute"
     return f"{op.device} link kernels ({op.step.rsplit('/', 2)[-2]})"
@@ -276,15 +276,19 @@ def main() -> None:
 def groups(what: str, routes: list[str]) -> Iterator[tuple[list[Candidate], Baselines]]:
     """Candidates that must leave the same bits, with what each is compared with."""
     if what == "pieces":
+        three = ("3/8", "3/8", "1/4")
+        short = ("1/4", "1/2", "1/4")
+        shorter = ("1/8", "1/2", "3/8")
         cuts: list[dict[str, Any]] = [
             {"pieces": pieces, "compute": compute}
             for pieces, compute in ((8, 1), (16, 1), (32, 1), (8, 2), (16, 2), (16, 3), (16, 4))
         ]
-        cuts.append({"pieces": 16, "schedule.cuts.compute": ("3/8", "3/8", "1/4")})
-        cuts.append({"pieces": 16, "schedule.cuts.compute": ("1/2", "1/4", "1/4")})
+        cuts += [{"pieces": 16, "schedule.cuts.compute": each} for each in (three, short, shorter)]
         bounded = [{**each, "expert_blocks": 124, "link_blocks": 32} for each in cuts[-6:]]
+        nodes = [{**each, "emit": "nodes"} for each in cuts[-6:]]
         for route in routes:
-            yield by_route([route], [*cuts, *(bounded if "host" in route else ())])
+            kernels = bounded if route in ("host", "host_push") else []
+            yield by_route([route], [*cuts, *kernels, *nodes])
     if what == "skew":
         yield by_route(routes, [{"pieces": 16, "compute": 1}, {"pieces": 16, "compute": 4}])
     if what == "share":

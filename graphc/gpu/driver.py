@@ -178,6 +178,9 @@ class CudaDriver:
 
     def write(self, pointer: int, host: int, nbytes: int) -> None:
         check("cuMemcpyHtoD", cu.cuMemcpyHtoD(pointer, host, nbytes))
+        # From pageable memory the call returns once the bytes are staged, before they have arrived,
+        # and our streams do not wait for the default one.
+        check("cuStreamSynchronize", cu.cuStreamSynchronize(cu.CU_STREAM_LEGACY))
 
     # Kernels.
 

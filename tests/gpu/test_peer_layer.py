@@ -63,7 +63,8 @@ def test_no_schedule_changes_a_bit(route: str) -> None:
             continue
         plan = peer_layer(route, pieces, early=early, emit=emit, max_streams=streams)
         with CudaGraph(plan, devices=devices(route)) as graph:
-            graph.read_back()
+            if emit != "streams":
+                graph.read_back()
             for launch in range(len(LAUNCHES)):
                 what = (pieces, early, emit, streams, LAUNCHES[launch])
                 assert outputs(graph, launch) == baseline(launch), what
