@@ -108,6 +108,7 @@ class RowsKind(StrEnum):
     PIECE = "piece"  # one row for each piece
     BLOCKS = "blocks"  # the whole blocks of a named cut that meet the piece
     GATHER = "gather"  # any row
+    RING = "ring"  # the piece's slot of a staging buffer: pieces take turns in the slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class Rows:
     """Which rows of an argument a piece of the op touches."""
 
     kind: RowsKind
-    factor: int = 1  # SPLIT: rows for each row of the axis (top_k rows a token)
+    factor: int = 1  # SPLIT: rows for each row of the axis (top_k rows a token); RING: slots
     blocks: tuple[Fraction, ...] = ()  # BLOCKS: the bounds of the cut, from 0 to 1
 
 
@@ -132,6 +133,11 @@ class Access:
     mode: Mode
     rows: Rows = ALL
     span: Span = NOWHERE
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether it begins at the first row of the piece, in its slot, instead of at row 0."""
+        return self.rows.kind is RowsKind.RING
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,13 +36,19 @@ def as_needs(value: object) -> object:
     return [Need(each) for each in value]
 
 
+def as_slots(value: object) -> object:
+    if value == "all" or (type(value) is int and value >= 1):
+        return value
+    raise fault(f"expected all, or a number of slots from 1 on, found {kind(value)}")
+
+
 class StagingSpec(Written):
     """A buffer on the way."""
 
     memory: Literal["device", "mapped"]
     at: Literal["source", "target"] | None = None  # whose device; not for mapped memory
     dtype: Word
-    slots: Literal["all"] = "all"
+    slots: Annotated[Literal["all"] | int, BeforeValidator(as_slots)] = "all"  # or of a ring
     when: Condition = True
 
     @model_validator(mode="after")

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from graphc.backends.binding import check_array, check_count, named_arrays, unknown_buffer
 from graphc.dtypes import dtype
 from graphc.ir import (
+    Access,
     Buffer,
     Copy,
     Emit,
@@ -118,7 +119,7 @@ class ReferenceGraph:
                 source, target = self.argument(op, "source"), self.argument(op, "target")
                 assert source is not None
                 assert target is not None
-                target[lo:hi] = source[lo:hi]
+                target[rows_in(op["target"], lo, hi)] = source[rows_in(op["source"], lo, hi)]
             case Fill():
                 filled = self.argument(op, "target")
                 assert filled is not None
@@ -147,13 +148,28 @@ class ReferenceGraph:
             "count": count,
         }
         function = self.references[op.step]
-        function(**{name: values[name] for name in inspect.signature(function).parameters})
+        wanted = inspect.signature(function).parameters.values()
+        names = [each.name for each in wanted if each.name in values or each.default is each.empty]
+        function(**{name: values[name] for name in names})
 
     def argument(self, op: Op, name: str) -> Array | None:
         for access in op.accesses:
             if access.argument == name:
-                return self.arrays[access.region.buffer]
+                return self.slot(access) if access.is_ring else self.arrays[access.region.buffer]
         return None
+
+    def slot(self, access: Access) -> Array | None:
+        """The rows of the slot of a ring."""
+        array, nbytes = self.arrays[access.region.buffer], access.region.nbytes
+        if array is None or not nbytes:
+            return array
+        first = access.region.start // nbytes * (len(array) // access.rows.factor)
+        return array[first : first + len(array) // access.rows.factor]
+
+
+def rows_in(access: Access, lo: int, hi: int) -> slice:
+    """Where rows ``[lo, hi)`` are in an argument: a slot of a ring begins at row ``lo``."""
+    return slice(0, hi - lo) if access.is_ring else slice(lo, hi)
 
 
 def aligned_bytes(nbytes: int, alignment: int = 256) -> NDArray[np.uint8]:

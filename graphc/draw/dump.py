@@ -173,6 +173,8 @@ def rows_text(rows: Rows) -> str:
             return f"(split*{rows.factor})" if rows.factor != 1 else "(split)"
         case RowsKind.BLOCKS:
             return f"(blocks {fractions(rows.blocks)})"
+        case RowsKind.RING:
+            return f"(ring of {rows.factor})"
         case RowsKind.ALL | RowsKind.PIECE | RowsKind.GATHER:
             return f"({rows.kind.value})"
         case _:

@@ -8,7 +8,7 @@ The proof rests on what a contract says of its accesses, so everything else is r
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -89,6 +89,7 @@ class ArgumentSpec(Written):
     shape: Annotated[list[Any], BeforeValidator(as_dims)]
     access: Literal["read", "write", "write_some", "update", "scatter", "accumulate"]
     rows: Annotated[RowsSpec, BeforeValidator(as_rows)] = RowsSpec(kind="all")
+    ring: str | None = None  # the option that says: begins at the piece's first row
     memory: list[Literal["device", "mapped", "peer"]] = Field(
         ["device", "mapped", "peer"], min_length=1
     )
@@ -196,6 +197,7 @@ def contradictions(contract: Contract, site: Site) -> Iterator[Diagnostic]:
                 yield bad(at, f"'{name}' is in {taken[name]} and in {what}", at_key=True)
             taken.setdefault(name, what)
     yield from wrong_axis(contract, site)
+    yield from wrong_rings(contract, site)
     yield from wrong_shapes(contract, site)
     yield from wrong_options(contract, site)
     yield from wrong_expressions(contract, site)
@@ -223,6 +225,21 @@ def wrong_axis(contract: Contract, site: Site) -> Iterator[Diagnostic]:
             yield bad(
                 site["args"][name]["rows"], f"rows of '{name}' follow an axis, but none is given"
             )
+
+
+def wrong_rings(contract: Contract, site: Site) -> Iterator[Diagnostic]:
+    """A ring holds the rows of whole pieces, and an option tells the kernel of it."""
+    for name, each in contract.args.items():
+        at = site["args"][name]["ring"]
+        if each.ring is None:
+            continue
+        option = contract.options.get(each.ring)
+        if option is None or option.default is not False:
+            text = f"'ring' names an option that is false by default: '{each.ring}' is none"
+            yield bad(at, text, hint=did_you_mean(each.ring, contract.options))
+        is_plain = bool(each.shape) and not str(each.shape[0]).startswith("*")
+        if each.rows.kind != "split" or each.rows.factor != 1 or not is_plain:
+            yield bad(at, f"'{name}' can be in a ring only if its first extent is split")
 
 
 def wrong_shapes(contract: Contract, site: Site) -> Iterator[Diagnostic]:
@@ -315,8 +332,17 @@ class Argument:
     """What a call gives for one pointer argument: None stands for null."""
 
     buffer: Buffer | None
-    rows: Rows | None = None  # what the call says of a gathered argument
+    rows: Rows | None = None  # what the call says of a gathered argument, or RING
     span: Span = NOWHERE
+    passing: Axis | None = None  # of a ring: the rows that pass through it
+
+    @property
+    def seen(self) -> Buffer | None:
+        """The buffer as shapes see it: a ring as if it held all rows that pass through it."""
+        if self.buffer is None or self.passing is None:
+            return self.buffer
+        shape = (self.passing.extent, *self.buffer.shape[1:])
+        return replace(self.buffer, shape=shape, per_count=self.passing.per_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,8 +389,9 @@ class Call:
     def given(self) -> Iterator[tuple[str, ArgumentSpec, Argument, Buffer]]:
         for name, spec in self.contract.args.items():
             argument = self.args.get(name)
-            if argument is not None and argument.buffer is not None:
-                yield name, spec, argument, argument.buffer
+            seen = argument.seen if argument is not None else None
+            if argument is not None and seen is not None:
+                yield name, spec, argument, seen
 
     @property
     def symbols(self) -> dict[str, int]:
@@ -393,7 +420,11 @@ def bind(
         check_buffer(call, name, spec, argument, buffer)
     unify(call)
     check_aliases(call)
-    chosen = {**{name: each.default for name, each in contract.options.items()}, **options}
+    chosen = {
+        **{name: each.default for name, each in contract.options.items()},
+        **options,
+        **dict.fromkeys(rings(call), True),
+    }
     # What follows stands on the extents, so it waits until they are right.
     if call.mistakes:
         raise SpecError(call.mistakes)
@@ -403,6 +434,17 @@ def bind(
         raise SpecError(call.mistakes)
     kernel = Kernel(contract.name, call.symbols, chosen, dict(scalars))
     return Bound(kernel, accesses, axis)
+
+
+def rings(call: Call) -> Iterator[str]:
+    """The options that follow from the arguments that are rings."""
+    for name, spec, argument, _ in call.given():
+        if argument.passing is None:
+            continue
+        if spec.ring is not None:
+            yield spec.ring
+            continue
+        call.mistake("bad-rows", f"{call.argument(name)} cannot be in a ring", argument.span)
 
 
 def check_names(
@@ -439,7 +481,10 @@ def check_names(
 def check_option(call: Call, name: str, value: int | str | bool) -> None:
     contract, span = call.contract, call.spans.get(name, call.span)
     option = contract.options.get(name)
-    if option is None:
+    if name in {each.ring for each in contract.args.values()}:
+        text = f"option '{name}' of kernel '{contract.name}' is set by routes with a ring, not here"
+        call.mistake("bad-option", text, span)
+    elif option is None:
         known = ", ".join(contract.options) or "none"
         hint = did_you_mean(name, contract.options) or f"its options: {known}"
         call.mistake(
@@ -650,14 +695,15 @@ def access_of(
     call: Call, axis: Axis, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
 ) -> Access:
     rows = rows_of(call, axis, name, spec, argument, buffer)
-    region = Region(buffer.name, 0, buffer.nbytes)
+    assert argument.buffer is not None
+    region = Region(buffer.name, 0, argument.buffer.nbytes)
     return Access(name, region, Mode(spec.access), rows, argument.span)
 
 
 def rows_of(
     call: Call, axis: Axis, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
 ) -> Rows:
-    if argument.rows is not None:
+    if argument.rows is not None and argument.passing is None:
         if spec.rows.kind != "gather":
             text = (
                 f"the rows of '{name}' are fixed by kernel '{call.contract.name}': {spec.rows.kind}"
@@ -673,4 +719,4 @@ def rows_of(
             f"'{name}' with {factor} for each of {axis.extent} rows of '{call.contract.axis}'"
         )
         call.mistake("bad-rows", text, argument.span)
-    return Rows(RowsKind.SPLIT, factor)
+    return argument.rows or Rows(RowsKind.SPLIT, factor)

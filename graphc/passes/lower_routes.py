@@ -7,12 +7,20 @@ Staging buffers are made as the route file says; steps and staging whose ``when`
 out. Steps take over the transfer's cut, span and priority; what the transfer was to run ``after``
 holds for its first step. Each step has a lane of its own, so that a piece can cross while the
 next is being prepared.
+
+Staging of ``slots: n`` is a ring if there are more pieces than slots: n times the rows of the
+largest piece, whatever the count. ``split_pieces`` says which piece lies in which slot.
+
+A step touches memory of the device on which it does not run only as the route's ``requires``
+allows. Mistakes of a route are shown in its file, with the transfer as a note.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil
 
 from graphc.ir import (
     MAPPED,
@@ -25,12 +33,17 @@ from graphc.ir import (
     Op,
     Program,
     Role,
+    Rows,
+    RowsKind,
     Transfer,
 )
 from graphc.kernels.contract import Argument, Catalog, bind
 from graphc.passes.choose_routes import source_device, target_device
+from graphc.plan import Need
 from graphc.regions import Region
-from graphc.routes import RouteSpec, StagingSpec, StepSpec, Traveller
+from graphc.routes import ENDS, RouteSpec, StagingSpec, StepSpec, Traveller
+from graphc.text.diagnostics import Note, SpecError, error, noted
+from graphc.text.load import Site
 
 
 def lower_routes(program: Program, routes: Mapping[str, RouteSpec], catalog: Catalog) -> Program:
@@ -41,9 +54,10 @@ def lower_routes(program: Program, routes: Mapping[str, RouteSpec], catalog: Cat
         if not isinstance(op.work, Transfer):
             ops.append(op)
             continue
-        for trip in trips(op, op.work, program, routes[op.work.route]):
-            buffers |= {each.name: each for each in trip.staging.values()}
-            ops += trip.steps(catalog)
+        with noted(Note("used here", op.span)):
+            for trip in trips(op, op.work, program, routes[op.work.route]):
+                buffers |= {each.name: each for each in trip.staging.values()}
+                ops += trip.steps(catalog)
     return replace(program, buffers=buffers, ops=tuple(ops))
 
 
@@ -70,22 +84,50 @@ class Trip:
             name: Traveller(name, each.dtype) for name, each in {**self.staging, **ends}.items()
         }
 
-    def buffer(self, name: str) -> Buffer:
-        return {**self.staging, "source": self.source, "target": self.target}[name]
+    @property
+    def axis(self) -> Axis:
+        return Axis(self.source.rows, self.source.per_count)
+
+    @property
+    def pieces(self) -> int:
+        return len(self.op.placement.pieces) - 1
+
+    def slots(self, name: str) -> int | None:
+        """The slots of a staging buffer that is a ring; None if it holds all pieces at once."""
+        staging = self.route.staging.get(name)
+        if staging is None or staging.slots == "all" or staging.slots >= self.pieces:
+            return None
+        return staging.slots
+
+    def argument(self, word: str, at: Site) -> Argument:
+        """What a step is given for an argument, and where its route says so."""
+        name = self.route.name_of(word, self.travellers, wire=self.wire)
+        known = {**self.staging, "source": self.source, "target": self.target}
+        if name not in known:
+            raise bad_route(at, f"'{name}' is left out here: its 'when' is false")
+        slots = self.slots(name)
+        if slots is None:
+            return Argument(known[name], None, at.span)
+        return Argument(known[name], Rows(RowsKind.RING, slots), at.span, self.axis)
 
     def steps(self, catalog: Catalog) -> Iterator[Op]:
         is_first = True
-        for step in self.route.steps:
+        for index, step in enumerate(self.route.steps):
             if not self.route.holds(step.when, self.travellers, wire=self.wire):
                 continue
-            yield self.step(step, catalog, is_first=is_first)
+            at = self.route.site["steps"][index]
+            op = self.step(step, at, catalog, is_first=is_first)
+            check_cut(self, op, at)
+            check_reach(self, op, step, at)
+            # From here on the spec's author is spoken to, who knows the transfer.
+            yield replace(op, accesses=tuple(replace(e, span=op.span) for e in op.accesses))
             is_first = False
 
-    def step(self, step: StepSpec, catalog: Catalog, *, is_first: bool) -> Op:
+    def step(self, step: StepSpec, at: Site, catalog: Catalog, *, is_first: bool) -> Op:
         device = self.devices[step.on]
         args = {
-            argument: self.buffer(self.route.name_of(value, self.travellers, wire=self.wire))
-            for argument, value in step.arguments.items()
+            argument: self.argument(word, place_of(step, argument, at))
+            for argument, word in step.arguments.items()
         }
         name = f"{self.op.step}/{step.name}{self.suffix}"
         placement = replace(
@@ -95,25 +137,19 @@ class Trip:
             after=self.op.placement.after if is_first else (),
         )
         if step.kernel is None:
-            source, target = args["source"], args["target"]
             return Op(
                 name,
                 name,
                 device,
                 Copy(),
-                (copied("source", source, Mode.READ), copied("target", target, Mode.WRITE)),
-                Axis(source.rows, source.per_count),
+                copied(args["source"], args["target"], at["copy"]),
+                self.axis,
                 placement=placement,
                 span=self.op.span,
             )
-        bound = bind(
-            catalog.contract(step.kernel, self.op.span),
-            {argument: Argument(each, None, self.op.span) for argument, each in args.items()},
-            options={},
-            scalars={},
-            device=device,
-            span=self.op.span,
-        )
+        span = at["kernel"].span
+        contract = catalog.contract(step.kernel, span)
+        bound = bind(contract, args, options={}, scalars={}, device=device, span=span)
         return Op(
             name,
             name,
@@ -145,20 +181,107 @@ def staging_of(trip: Trip) -> Iterator[tuple[str, Buffer]]:
 
 def staging_buffer(trip: Trip, name: str, staging: StagingSpec) -> Buffer:
     is_mapped = staging.memory == "mapped"
+    slots = trip.slots(name)
+    rows = trip.source.rows if slots is None else slots * largest_piece(trip)
     return Buffer(
         name=f"{trip.op.step}/{name}{trip.suffix}",
         device=MAPPED if is_mapped or staging.at is None else trip.devices[staging.at],
         dtype=trip.route.name_of(staging.dtype, trip.travellers, wire=trip.wire),
-        shape=trip.source.shape,
-        per_count=trip.source.per_count,
+        shape=(rows, *trip.source.shape[1:]) if trip.source.shape else (),
+        per_count=trip.source.per_count if slots is None else 0,
         role=Role.SCRATCH,
         near=tuple(trip.devices.values()) if is_mapped else (),
         span=trip.op.span,
     )
 
 
-def copied(argument: str, buffer: Buffer, mode: Mode) -> Access:
-    return Access(argument, Region(buffer.name, 0, buffer.nbytes), mode, SPLIT, buffer.span)
+def largest_piece(trip: Trip) -> int:
+    """The most rows that a piece has at any count: its share of the capacity, rounded up.
+
+    At least one, so that a capacity of zero keeps its dependencies.
+    """
+    per_count = trip.axis.per_count
+    capacity = trip.axis.extent // per_count if per_count else trip.axis.extent
+    shares = [stop - start for start, stop in pairwise(trip.op.placement.pieces)]
+    return max(1, *(ceil(share * capacity) for share in shares)) * (per_count or 1)
+
+
+def place_of(step: StepSpec, argument: str, at: Site) -> Site:
+    return at["args"][argument] if step.kernel else at["copy"][ENDS.index(argument)]
+
+
+def copied(source: Argument, target: Argument, at: Site) -> tuple[Access, ...]:
+    """The accesses of a copy: bytes, which have no other dtype on arrival."""
+    assert source.buffer is not None
+    assert target.buffer is not None
+    if source.buffer.dtype != target.buffer.dtype:
+        text = (
+            f"a copy keeps the bytes: '{source.buffer.name}' is {source.buffer.dtype}, "
+            f"'{target.buffer.name}' is {target.buffer.dtype}"
+        )
+        raise bad_route(at, text, hint="use the kernel 'convert'")
+    return tuple(
+        Access(end, Region(each.name, 0, each.nbytes), mode, given.rows or SPLIT, given.span)
+        for end, given, each, mode in (
+            ("source", source, source.buffer, Mode.READ),
+            ("target", target, target.buffer, Mode.WRITE),
+        )
+    )
+
+
+def check_cut(trip: Trip, op: Op, at: Site) -> None:
+    """Pieces of a step write apart; in a ring they also read nothing of other pieces."""
+    has_ring = any(trip.slots(name) for name in trip.staging)
+    is_cut = op.axis == trip.axis
+    for access in op.accesses:
+        is_cut &= access.rows.kind in (RowsKind.SPLIT, RowsKind.RING) or not (
+            has_ring or access.mode.is_write
+        )
+    if trip.pieces > 1 and not is_cut:
+        text = f"this step cannot be cut into {trip.pieces} pieces: not all of it goes by rows"
+        raise error("cannot-cut", text, at["kernel"].span)
+
+
+def check_reach(trip: Trip, op: Op, step: StepSpec, at: Site) -> None:
+    """Memory of the other device is touched only as the route requires it of the machine."""
+    asked = trip.route.requires
+    devices = {each.name: each.device for each in (trip.source, trip.target)}
+    devices |= {each.name: each.device for each in trip.staging.values()}
+    for access in op.accesses:
+        device = devices[access.region.buffer]
+        if device in (MAPPED, op.device) or Need.SAME_GPU in asked:
+            continue
+        need = need_of(op, access, step.on)
+        if need in asked:
+            continue
+        other = "target" if step.on == "source" else "source"
+        how = "writes" if access.mode.is_write else "reads"
+        text = f"this step on the {step.on} {how} memory of the {other}"
+        place = place_of(step, access.argument, at)
+        if need is None:
+            raise bad_route(place, f"{text}, which nothing that a route can require allows")
+        raise bad_route(
+            place,
+            f"{text}, but the route does not require {need.value}",
+            notes=[Note("what it requires is here", trip.route.site["requires"].span)],
+            hint=f"add {need.value} to requires",
+        )
+
+
+def need_of(op: Op, access: Access, on: str) -> Need | None:
+    """What a step needs to touch the other device: bytes go from source to target only."""
+    goes_on = access.mode is Mode.READ if on == "target" else not access.mode.is_read
+    if not goes_on:
+        return None
+    if isinstance(op.work, Copy):
+        return Need.PEER_COPY
+    return Need.PEER_READ if on == "target" else Need.PEER_WRITE
+
+
+def bad_route(
+    at: Site, message: str, *, notes: Sequence[Note] = (), hint: str | None = None
+) -> SpecError:
+    return error("bad-route", message, at.span, notes=notes, hint=hint)
 
 
 def lane_of(step: str) -> str:

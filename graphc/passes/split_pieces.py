@@ -6,16 +6,21 @@
 All pieces of an op stand together where the op stood, in order. Bounds are fractions of the axis;
 regions of counted buffers are written at the nominal extent, on which every fraction in use is a
 whole row (see ``ir``). Pieces tile their op: disjoint, complete, whole rows.
+
+The ops between the first and the last that touch a ring take turns instead: piece 0 of each, then
+piece 1 of each. A slot of the ring is free again only when the piece that lay in it was read:
+
+    down/piece.0  up/piece.0  down/piece.1  up/piece.1  ...      piece i in slot i % slots
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise, repeat
+from itertools import chain, pairwise, repeat
 from math import lcm
 
 from graphc.ir import Access, Buffer, Op, Piece, Program, RowsKind
@@ -25,8 +30,30 @@ from graphc.regions import Region
 def split_pieces(program: Program) -> Program:
     """Replace every op by its pieces; an op of one piece keeps its name."""
     nominal = nominal_extent(program)
-    ops = tuple(piece for op in program for piece in pieces_of(op, program.buffers, nominal))
-    return replace(program, ops=ops, nominal=nominal)
+    pieces = [list(pieces_of(op, program.buffers, nominal)) for op in program]
+    ops: list[Op] = []
+    for start, stop in turns(program.ops):
+        ops += chain.from_iterable(zip(*pieces[start:stop], strict=True))
+    return replace(program, ops=tuple(ops), nominal=nominal)
+
+
+def turns(ops: Sequence[Op]) -> Iterator[tuple[int, int]]:
+    """The ops in runs ``[start, stop)``: those between the first and last on a ring are one run."""
+    last = {
+        access.region.buffer: index
+        for index, op in enumerate(ops)
+        for access in op.accesses
+        if access.is_ring
+    }
+    start = 0
+    while start < len(ops):
+        stop = index = start
+        while index <= stop:
+            rings = [last.get(each.region.buffer, index) for each in ops[index].accesses]
+            stop = max(stop, *rings) if rings else stop
+            index += 1
+        yield start, stop + 1
+        start = stop + 1
 
 
 def nominal_extent(program: Program) -> int:
@@ -92,6 +119,10 @@ def regions_of(
             return [Region(buffer.name, 0, rows * nbytes)] * len(pieces)
         case RowsKind.PIECE:
             bounds = [(piece.index, piece.index + 1) for piece in pieces]
+        case RowsKind.RING:
+            slot_rows = buffer.rows // access.rows.factor
+            slots = [piece.index % access.rows.factor * slot_rows for piece in pieces]
+            bounds = [(slot, slot + slot_rows) for slot in slots]
         case RowsKind.SPLIT:
             bounds = list(pairwise([at(pieces[0].start), *(at(piece.stop) for piece in pieces)]))
         case RowsKind.BLOCKS:

@@ -15,12 +15,16 @@ CANONICAL_NAN = 0x7FFF  # what the hardware makes of any NaN that it narrows
 WIDE_NAN = 0x7FFFFFFF  # and of one of f16 that it widens
 
 
-def convert(*, x: Array, y: Array, lo: int, hi: int) -> None:
-    """``y = x`` in the dtype of ``y``; among floats by way of f32."""
-    if x.dtype == y.dtype:
-        y[lo:hi] = x[lo:hi]
-    else:
-        y[lo:hi] = narrow(widen(x[lo:hi]), y.dtype)
+def convert(
+    *, x: Array, y: Array, lo: int, hi: int, ring_x: bool = False, ring_y: bool = False
+) -> None:
+    """``y = x`` in the dtype of ``y``; among floats by way of f32.
+
+    An argument in a ring begins at row ``lo``.
+    """
+    source = x[: hi - lo] if ring_x else x[lo:hi]
+    target = y[: hi - lo] if ring_y else y[lo:hi]
+    target[...] = source if x.dtype == y.dtype else narrow(widen(source), y.dtype)
 
 
 def widen(values: Array) -> NDArray[np.float32]:

@@ -6,8 +6,9 @@ what a person wrote. Rendering reads the source again; a file that is gone is na
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -119,6 +120,16 @@ def error(
 ) -> SpecError:
     """A ``SpecError`` of one diagnostic, to be raised."""
     return SpecError([Diagnostic(code, message, span, tuple(notes), hint)])
+
+
+@contextmanager
+def noted(note: Note) -> Iterator[None]:
+    """Add a note to every mistake that is raised inside: where what is being read was used."""
+    try:
+        yield
+    except SpecError as problem:
+        found = [replace(each, notes=(*each.notes, note)) for each in problem.diagnostics]
+        raise SpecError(found) from None
 
 
 def render(diagnostic: Diagnostic, sources: Mapping[str, str] | None = None) -> str:

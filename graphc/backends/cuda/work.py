@@ -67,7 +67,8 @@ class Work:
     def pointer(self, op: Op, argument: str) -> int:
         for access in op.accesses:
             if access.argument == argument:
-                return self.memory.address(self.program.buffers[access.region.buffer])
+                address = self.memory.address(self.program.buffers[access.region.buffer])
+                return address + access.region.start if access.is_ring else address
         return 0
 
     def calls(self, op: Op, count: int | None) -> tuple[Call, ...]:
@@ -112,13 +113,15 @@ class Work:
         source, row_nbytes = self.base(op, "source")
         target, _ = self.base(op, "target")
         piece, axis = op.piece, op.axis
+        # A slot of a ring begins at the first row of the piece.
+        reads, writes = (0 if op[each].is_ring else row_nbytes for each in ("source", "target"))
 
         def calls(count: int | None) -> tuple[CopyCall, ...]:
             lo, hi = piece.bounds(axis, count)
             if lo >= hi or not row_nbytes:
                 return ()
-            start = lo * row_nbytes
-            return (CopyCall(target + start, source + start, (hi - lo) * row_nbytes),)
+            nbytes = (hi - lo) * row_nbytes
+            return (CopyCall(target + lo * writes, source + lo * reads, nbytes),)
 
         return calls
 
@@ -136,15 +139,17 @@ class Work:
         return calls
 
     def base(self, op: Op, argument: str) -> tuple[int, int]:
-        """The address of an argument's buffer, and the bytes of one of its rows."""
-        buffer = self.program.buffers[op[argument].region.buffer]
+        """The address at which an argument begins, and the bytes of one of its rows."""
+        access = op[argument]
+        buffer = self.program.buffers[access.region.buffer]
         address = self.memory.address(buffer)
         if not address:
             raise UsageError(
                 f"'{buffer.name}' is optional and nothing is bound to it, "
                 f"but op '{op.name}' uses it"
             )
-        return address, buffer.row_nbytes
+        slot = access.region.start if access.is_ring else 0
+        return address + slot, buffer.row_nbytes
 
 
 def fill_calls(target: int, pattern: bytes, elements: int) -> tuple[FillCall, ...]:
