@@ -7,6 +7,7 @@ from itertools import combinations
 from random import Random
 
 import pytest
+from damage import objections_to_damage
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import (
@@ -23,7 +24,7 @@ from oracles import (
 )
 from strategies import programs, random_program
 
-from graphc.ir import Emit, Graph, Hazard, Memory, Program, Schedule, Wait
+from graphc.ir import Emit, Graph, Memory, Program, Schedule, Wait
 from graphc.passes.assign_streams import assign_streams
 from graphc.passes.infer_dependencies import infer_dependencies
 from graphc.passes.insert_events import insert_events
@@ -122,38 +123,8 @@ def test_streams_keep_the_edges_and_edges_keep_the_graph(
 # Law 4
 
 
-def spare(inferred: Graph, graph: Graph, one: str, two: str) -> bool:
-    """Orders that no access asks for: of `after`, of joins, and those that `tight` added."""
-    return not inferred.edges.has_edge(one, two) or inferred.edges.edges[one, two]["hazards"] == (
-        Hazard.AFTER,
-    )
-
-
 def objections(program: Program, memory: str, max_streams: int) -> int:
-    """Take away every wait and every edge in turn; count those that verify objected to."""
-    inferred, graph, schedule = compiled(program, memory, max_streams)
-    runs = {each: index for index, each in enumerate(schedule.instructions)}
-    assert len(runs) == len(schedule.instructions), "no instruction is there twice"
-    objected = 0
-    for index, each in enumerate(schedule.instructions):
-        if not isinstance(each, Wait):
-            continue
-        following = (one for one in schedule.instructions[index + 1 :] if one.kind != "wait")
-        op = next((one.op for one in following if one.kind == "run"), None)
-        if op and graph.edges.has_edge(each.event, op) and spare(inferred, graph, each.event, op):
-            continue
-        rest = schedule.instructions[:index] + schedule.instructions[index + 1 :]
-        with pytest.raises(CompilerBug, match="race"):
-            verify(replace(schedule, instructions=rest))
-        objected += 1
-    for edge in schedule.edges:
-        if spare(inferred, graph, *edge):
-            continue
-        rest_of_edges = tuple(each for each in schedule.edges if each != edge)
-        with pytest.raises(CompilerBug, match="race"):
-            verify(replace(schedule, edges=rest_of_edges), order="edges")
-        objected += 1
-    return objected
+    return objections_to_damage(*compiled(program, memory, max_streams))
 
 
 @given(programs(), MEMORY, STREAMS)

@@ -1,0 +1,58 @@
+"""Every shipped spec is compiled, verified, damaged and run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from damage import objections_to_damage
+
+import graphc
+from graphc.backends.reference import ReferenceGraph
+from graphc.inputs import random_inputs
+from graphc.resources import shipped
+
+LAYERS = sorted(shipped("specs").glob("*.yaml"))
+ROUTES = ("host", "host_copy", "host_push", "p2p", "p2p_read", "p2p_write", "local")
+PRESETS = ("small", "full", "h2880", "h4096", "h7168")
+
+
+def stages(path: Any, **values: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    graphc.check(path, observe=found.__setitem__, **values)
+    return found
+
+
+def test_there_is_a_layer() -> None:
+    assert [each.stem for each in LAYERS] == ["moe_peer"]
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_is_proven(preset: str) -> None:
+    proven = graphc.check(LAYERS[0], preset=preset)
+    assert len(proven) == 5  # the routes that auto may take
+    assert all(proof.pairs > proof.ops for _, proof in proven)
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("route", ROUTES)
+def test_no_wait_and_no_edge_of_the_peer_layer_can_go(route: str, early: bool) -> None:
+    found = stages(LAYERS[0], preset="small", route=route, pieces=4, early=early, max_streams=3)
+    graph, _ = found["plan_memory"]
+    schedule = found["insert_events"]
+    waits = sum(each.kind == "wait" for each in schedule.instructions)
+    assert objections_to_damage(found["infer_dependencies"], graph, schedule) > waits
+
+
+@pytest.mark.parametrize("path", LAYERS, ids=lambda path: path.stem)
+def test_every_layer_runs(path: Any) -> None:
+    plan = graphc.compile(path, preset="small", cubins=False)
+    graph = ReferenceGraph(plan)
+    inputs = random_inputs(plan, seed=1)
+    graph.bind({name: value.copy() for name, value in inputs.items()})
+    graph.poison()
+    graph.launch()
+    found = graph["residual"]
+    assert np.isfinite(found).all()
+    assert (found != inputs["residual"]).mean() > 0.99
