@@ -179,8 +179,11 @@ def with_cubins(plan: Plan) -> Plan:
     from concurrent.futures import ThreadPoolExecutor
 
     from graphc.kernels.compile import compile_image
+    from graphc.kernels.render import READY
 
     def compiled(image: KernelImage) -> KernelImage:
+        if READY in image.cubins:
+            return image
         cubin = b64encode(compile_image(image, plan.arch)).decode()
         return replace(image, cubins={plan.arch: cubin})
 

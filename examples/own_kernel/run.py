@@ -2,9 +2,9 @@
 
     python examples/own_kernel/run.py
 
-The command line needs this folder to be importable, for the reference:
+or from the command line:
 
-    cd examples/own_kernel && python -m graphc run layer.yaml --kernels kernels
+    graphc run examples/own_kernel/layer.yaml --kernels examples/own_kernel/kernels
 """
 
 from __future__ import annotations

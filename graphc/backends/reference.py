@@ -7,10 +7,10 @@ so that two that share bytes wrongly show it.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from graphc.ir import (
     Schedule,
     Transfer,
 )
+from graphc.kernels.beside import home, module_named
 from graphc.plan import Plan, Variant
 from graphc.text.diagnostics import CompilerBug, UsageError, error
 
@@ -67,7 +68,7 @@ class ReferenceGraph:
                 f"kernel '{image.template}' has no reference, so it cannot run on the host",
                 hint="add 'reference: module:function' to its contract, or use --backend cuda",
             )
-        return resolve(image.reference)
+        return resolve(image.reference, home(image))
 
     def view(self, buffer: Buffer) -> Array:
         slot = self.schedule.memory.slots[buffer.name]
@@ -178,16 +179,16 @@ def aligned_bytes(nbytes: int, alignment: int = 256) -> NDArray[np.uint8]:
     return raw[start : start + nbytes]
 
 
-def resolve(name: str) -> Callable[..., Any]:
-    """The function that ``module:name`` names."""
+def resolve(name: str, folder: Path | None = None) -> Callable[..., Any]:
+    """The function that ``module:name`` names; ``folder`` is that of the kernel's template."""
     module, _, function = name.partition(":")
     try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
+        found: Callable[..., Any] = getattr(module_named(module, folder), function)
     except (ImportError, AttributeError, ValueError) as problem:
         raise error(
             "no-reference",
             f"cannot load '{name}': {problem}",
-            hint="write it as 'module:function', importable from where graphc runs",
+            hint="write it as 'module:function', beside the template or importable",
         ) from None
     return found
 

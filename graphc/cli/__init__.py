@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and exit with its code."""
+    """Run one command and exit with its code; the working folder is importable, behind all else."""
     from graphc.cli.guard import guarded
 
+    if "" not in sys.path:
+        sys.path.append("")
     sys.exit(guarded(list(sys.argv[1:] if arguments is None else arguments)))

@@ -292,7 +292,7 @@ def slot_text(offset: int, buffer: Buffer | None) -> str:
 def kernel_lines(image: KernelImage) -> Iterator[str]:
     launch = image.launch
     arguments = ", ".join([*image.pointers, *(f"{kind} {name}" for name, kind in image.scalars)])
-    yield f"// {image.key}: templates/{image.template}.cu.j2, {image.entry}({arguments})"
+    yield f"// {image.key}: kernel {image.template}, {image.entry}({arguments})"
     yield f"//   grid ({', '.join(launch.grid)}), block ({', '.join(launch.block)})"
     if launch.shared != "0":
         yield f"//   shared memory {launch.shared}"

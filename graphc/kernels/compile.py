@@ -17,14 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from graphc.gpu import nvrtc
-from graphc.kernels.render import bare, origin
+from graphc.kernels.render import READY, bare, origin
 from graphc.plan import KernelImage
 from graphc.text.diagnostics import CudaError, Diagnostic, Note, SpecError
 
 FORMAT = b"graphc-cubin-1\n"
 OPTIONS = ("--std=c++17", "--fmad=true")
 MOST_MISTAKES = 8
-READY = "ready"  # the key, among an image's cubins, of one that came with its contract
 
 # "convert.cu(12): error: identifier "y" is undefined", and what NVRTC adds in the lines below it.
 MISTAKE = re.compile(r"^.*?\((\d+)\): (?:catastrophic )?error(?: #[\w-]+)?: (.*)$")
@@ -34,7 +33,7 @@ compiled: dict[str, bytes] = {}
 
 
 def compile_image(image: KernelImage, arch: str) -> bytes:
-    """The cubin of a kernel for ``arch`` ("sm_90a").
+    """The cubin of a kernel for ``arch`` ("sm_90a"); a ready one, or PTX, as it came.
 
     Raises ``SpecError`` at the template's line if NVRTC refuses the source, ``CudaError`` if NVRTC
     is missing or cannot compile for that architecture.

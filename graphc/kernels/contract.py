@@ -1,5 +1,7 @@
 """What a kernel promises: the contract in its template's leading comment, and calls bound to it.
 
+A kernel that was compiled elsewhere, a cubin or PTX, has its contract in a file beside it.
+
 ``bind`` checks a call's buffers against the contract: dtypes, memories and shapes. Symbols are
 bound by plain entries of shapes first; entries that are expressions are then computed and compared.
 The proof rests on what a contract says of its accesses, so everything else is refused here.
@@ -7,7 +9,9 @@ The proof rests on what a contract says of its accesses, so everything else is r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
@@ -29,10 +33,13 @@ from graphc.text.expr import (
     evaluate_number,
     factor_of,
 )
-from graphc.text.load import Document, Site, kind, load_comment
+from graphc.text.load import Document, Site, kind, load_comment, load_yaml
 from graphc.text.suggest import did_you_mean
 
 SUFFIX = ".cu.j2"
+READY_SUFFIX = ".yaml"  # the contract of a kernel that was compiled elsewhere
+BINARIES = (".cubin", ".ptx")
+ELF, CUDA_MACHINE = b"\x7fELF", 190
 INTEGERS = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1), "u32": (0, 2**32 - 1)}
 LAUNCH_NAMES = ("lo", "hi", "blocks", "arch", "device")
 
@@ -141,7 +148,7 @@ class CostSpec(Written):
 
 
 class Contract(Written):
-    """The contract of one kernel template."""
+    """The contract of one kernel: of a template, or of a ready binary."""
 
     graphc_kernel: Literal[1]
     name: str
@@ -157,12 +164,14 @@ class Contract(Written):
     exact: Annotated[ExactSpec, BeforeValidator(as_exact)]
     cost: CostSpec = CostSpec()
     reference: str | None = None
+    binary: str | None = None  # a cubin or PTX, relative to the contract's file; no template then
+    entry: str | None = None  # its function, if named otherwise than the kernel
 
     _document: Document | None = PrivateAttr(None)
 
     @property
     def path(self) -> Path:
-        """The template that holds it."""
+        """The file that holds it: the template, or the contract beside a binary."""
         return Path(self._document.file if self._document else self.name + SUFFIX)
 
     @property
@@ -172,19 +181,22 @@ class Contract(Written):
 
 
 def load_contract(path: str | Path) -> Contract:
-    """Read the contract of a template; a ``SpecError`` of all that is wrong with it."""
-    document = load_comment(path)
+    """Read the contract of a kernel; a ``SpecError`` of all that is wrong with it."""
+    is_ready = Path(path).suffix == READY_SUFFIX
+    document = load_yaml(path) if is_ready else load_comment(path)
     contract = validate(Contract, document)
     contract._document = document
     faults = list(contradictions(contract, document.root))
     if faults:
         raise SpecError(faults)
+    if is_ready:
+        read_binary(contract)
     return contract
 
 
 def contradictions(contract: Contract, site: Site) -> Iterator[Diagnostic]:
     """What each field alone allows but the contract as a whole does not."""
-    expected = Path(site.document.file).name.removesuffix(SUFFIX)
+    expected = name_of(Path(site.document.file))
     if contract.name != expected:
         yield bad(site["name"], f"the contract is named '{contract.name}', its file '{expected}'")
     taken: dict[str, str] = {}
@@ -196,6 +208,7 @@ def contradictions(contract: Contract, site: Site) -> Iterator[Diagnostic]:
             elif name in taken and {what, taken[name]} & {"symbols", "options"}:
                 yield bad(at, f"'{name}' is in {taken[name]} and in {what}", at_key=True)
             taken.setdefault(name, what)
+    yield from wrong_binary(contract, site)
     yield from wrong_axis(contract, site)
     yield from wrong_rings(contract, site)
     yield from wrong_shapes(contract, site)
@@ -203,6 +216,15 @@ def contradictions(contract: Contract, site: Site) -> Iterator[Diagnostic]:
     yield from wrong_expressions(contract, site)
     if contract.reference is not None and not is_function(contract.reference):
         yield bad(site["reference"], f"expected module:function, found '{contract.reference}'")
+
+
+def name_of(path: Path) -> str:
+    """The kernel of a file.
+
+    >>> name_of(Path("convert.cu.j2")), name_of(Path("fast.yaml"))
+    ('convert', 'fast')
+    """
+    return path.name.removesuffix(SUFFIX).removesuffix(READY_SUFFIX)
 
 
 def is_function(name: str) -> bool:
@@ -214,6 +236,52 @@ def is_function(name: str) -> bool:
 
 def bad(site: Site, message: str, *, at_key: bool = False, hint: str | None = None) -> Diagnostic:
     return Diagnostic("bad-contract", message, site.key if at_key else site.span, hint=hint)
+
+
+def wrong_binary(contract: Contract, site: Site) -> Iterator[Diagnostic]:
+    """A binary stands beside its contract; it was made for one dtype of each argument."""
+    if Path(site.document.file).suffix != READY_SUFFIX:
+        for name in ("binary", "entry"):
+            if getattr(contract, name) is not None:
+                text = f"'{name}' is for the contract of a ready binary, a file of its own"
+                yield bad(site[name], text, at_key=True)
+        return
+    if contract.binary is None:
+        yield bad(site, "this contract needs a 'binary': there is no template to compile")
+    elif Path(contract.binary).suffix not in BINARIES:
+        text = f"expected a file {' or '.join(BINARIES)}, found '{contract.binary}'"
+        yield bad(site["binary"], text)
+    for name, each in contract.args.items():
+        if len(each.dtype) > 1:
+            at = site["args"][name]["dtype"]
+            yield bad(at, f"a binary was compiled for one dtype, '{name}' has {len(each.dtype)}")
+
+
+def read_binary(contract: Contract) -> bytes:
+    """The ready cubin or PTX of a contract; a ``SpecError`` if it is missing or something else."""
+    assert contract.binary is not None
+    path = contract.path.parent / contract.binary
+    span = contract.site["binary"].span if contract.site else NOWHERE
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise error("bad-contract", f"cannot read '{path}': {problem.strerror}", span) from None
+    is_ptx = path.suffix == ".ptx"
+    if not (b".version" in data if is_ptx else is_cubin(data)):
+        raise error("bad-contract", f"'{path}' is no {'PTX' if is_ptx else 'cubin'}", span)
+    pattern = rb"\.entry\s+([A-Za-z_$][\w$]*)" if is_ptx else rb"\.text\.([A-Za-z_$][\w$]*)\0"
+    entries = dict.fromkeys(each.decode() for each in re.findall(pattern, data))
+    entry = contract.entry or contract.name
+    if entry not in entries:
+        hint = did_you_mean(entry, entries) or f"its kernels are {', '.join(entries) or 'none'}"
+        raise error("bad-contract", f"'{path}' has no kernel '{entry}'", span, hint=hint)
+    # The driver reads PTX as text that ends with a zero.
+    return data.rstrip(b"\0") + b"\0" if is_ptx else data
+
+
+def is_cubin(data: bytes) -> bool:
+    """Whether these are the bytes of an ELF file for CUDA devices."""
+    return data[:4] == ELF and int.from_bytes(data[18:20], "little") == CUDA_MACHINE
 
 
 def wrong_axis(contract: Contract, site: Site) -> Iterator[Diagnostic]:
@@ -303,22 +371,32 @@ class Catalog:
     def contract(self, name: str, span: Span = NOWHERE) -> Contract:
         """The contract of that name; a ``SpecError`` at ``span`` if no folder has it."""
         for folder in self.folders:
-            path = folder / f"{name}{SUFFIX}"
-            try:
-                state = path.stat()
-            except OSError:
-                continue
-            return kept_contract(str(path), state.st_mtime_ns, state.st_size)
+            for suffix in (SUFFIX, READY_SUFFIX):
+                path = folder / f"{name}{suffix}"
+                try:
+                    state = path.stat()
+                except OSError:
+                    continue
+                return kept_contract(str(path), state.st_mtime_ns, state.st_size)
         hint = did_you_mean(name, self.names()) or f"the kernels are {', '.join(self.names())}"
         raise error("unknown-kernel", f"there is no kernel '{name}'", span, hint=hint)
 
     def names(self) -> tuple[str, ...]:
         found = {
-            each.name.removesuffix(SUFFIX)
+            name_of(each)
             for folder in self.folders
-            for each in folder.glob(f"*{SUFFIX}")
+            for suffix in (SUFFIX, READY_SUFFIX)
+            for each in folder.glob(f"*{suffix}")
+            if suffix == SUFFIX or is_contract(each)
         }
         return tuple(sorted(found))
+
+
+def is_contract(path: Path) -> bool:
+    """Whether a YAML file is the contract of a kernel: other files may lie among them."""
+    with suppress(OSError):
+        return b"graphc_kernel:" in path.read_bytes()
+    return False
 
 
 @lru_cache(maxsize=256)
@@ -441,7 +519,7 @@ def rings(call: Call) -> Iterator[str]:
     for name, spec, argument, _ in call.given():
         if argument.passing is None:
             continue
-        if spec.ring is not None:
+        if spec.ring is not None and call.contract.binary is None:
             yield spec.ring
             continue
         call.mistake("bad-rows", f"{call.argument(name)} cannot be in a ring", argument.span)
@@ -501,6 +579,9 @@ def check_option(call: Call, name: str, value: int | str | bool) -> None:
             f"option '{name}' is {kind(option.default)} by default, not {kind(value)}",
             span,
         )
+    elif contract.binary is not None and value != option.default:
+        text = f"kernel '{contract.name}' was compiled with '{name}' at its default: it cannot change"
+        call.mistake("bad-option", text, span)
 
 
 def check_scalar(call: Call, name: str, scalars: Mapping[str, int | float]) -> None:

@@ -39,6 +39,13 @@ class Images:
         return found
 
     def image(self, kernel: Kernel, dtypes: Mapping[str, str]) -> KernelImage:
+        from graphc.kernels.render import image
+
+        contract = self.catalog.contract(kernel.template)
+        if contract.binary is not None:  # nothing to render, and its file may have changed
+            made = image(contract, kernel, dtypes, arch_number(self.arch))
+            self.by_key[made.key] = made
+            return made
         what = (
             self.stamp,
             self.arch,
@@ -48,9 +55,6 @@ class Images:
             *sorted(dtypes.items()),
         )
         if what not in RENDERED:
-            from graphc.kernels.render import image
-
-            contract = self.catalog.contract(kernel.template)
             RENDERED[what] = image(contract, kernel, dtypes, arch_number(self.arch))
         rendered = RENDERED[what]
         self.by_key[rendered.key] = rendered

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from functools import lru_cache
@@ -35,6 +36,7 @@ from jinja2.lexer import Token, TokenStream
 
 from graphc.dtypes import dtype
 from graphc.ir import Kernel
+from graphc.kernels.contract import read_binary
 from graphc.plan import KernelImage, Launch
 from graphc.resources import shipped
 from graphc.text.diagnostics import Span, SpecError, error
@@ -66,6 +68,7 @@ OPEN, CLOSE = "\ue000", "\ue001"
 MARK = re.compile(f"{OPEN}([^{CLOSE}]*):([0-9]+){CLOSE}")
 LINE = re.compile(r'#line ([0-9]+) "([^"]*)"')
 SHIPPED = "graphc:"
+READY = "ready"  # the key, among an image's cubins, of one that came with its contract
 LONGEST_GAP = 3  # lines left out of a template that become blank lines, not a directive
 
 
@@ -82,8 +85,18 @@ class Origin:
 
 
 def image(contract: Contract, kernel: Kernel, dtypes: Mapping[str, str], arch: int) -> KernelImage:
-    """The rendered kernel, ready to be compiled; ``dtypes`` are those of the given arguments."""
-    source = render(contract, kernel, dtypes, arch)
+    """The rendered kernel, ready to be compiled; ``dtypes`` are those of the given arguments.
+
+    Of a kernel with a binary the source only says where it comes from.
+    """
+    cubins: dict[str, str] = {}
+    if contract.binary is None:
+        source = render(contract, kernel, dtypes, arch)
+    else:
+        binary = read_binary(contract)
+        cubins = {READY: b64encode(binary).decode()}
+        source = f'#line 1 "{labelled(str(contract.path))}"\n// ready: {contract.binary}\n'
+    entry = contract.entry or contract.name
     launch = Launch(
         grid=tuple(map(str, contract.launch.grid)),
         block=tuple(map(str, contract.launch.block)),
@@ -92,16 +105,22 @@ def image(contract: Contract, kernel: Kernel, dtypes: Mapping[str, str], arch: i
         is_cooperative=contract.launch.cooperative,
     )
     return KernelImage(
-        key=f"{contract.name}-{digest(bare(source), *astuple(launch))[:8]}",
+        key=f"{contract.name}-{digest(bare(source), *astuple(launch), *ready(cubins, entry))[:8]}",
         template=contract.name,
-        entry=contract.name,
+        entry=entry,
         source=source,
         pointers=tuple(contract.args),
         scalars=tuple(contract.scalars.items()),
         launch=launch,
         min_capability=contract.min_capability,
         reference=contract.reference,
+        cubins=cubins,
     )
+
+
+def ready(cubins: Mapping[str, str], entry: str) -> tuple[object, ...]:
+    """What tells a ready kernel from others; nothing for one that is compiled from its source."""
+    return (*cubins.items(), entry) if cubins else ()
 
 
 def render(contract: Contract, kernel: Kernel, dtypes: Mapping[str, str], arch: int) -> str:
