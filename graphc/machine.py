@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index
 
 from graphc.gpu.probe import PeerFacts
 from graphc.gpu.protocol import DeviceFacts
@@ -41,20 +42,24 @@ class Machine:
 
 def place_devices(
     names: Sequence[str],
-    gpu_count: int,
+    gpu_count: int | None,
     devices: Mapping[str, int] | Sequence[int] | None = None,
 ) -> dict[str, int]:
     """Logical device -> GPU: as asked; else one each, or all on GPU 0 where there are too few.
+
+    ``gpu_count`` is None where GPUs are only imagined: any number of them will do.
 
     >>> place_devices(["primary", "peer"], 1)
     {'primary': 0, 'peer': 0}
     """
     if devices is None:
-        enough = gpu_count >= len(names)
+        enough = gpu_count is None or gpu_count >= len(names)
         return {name: at if enough else 0 for at, name in enumerate(names)}
-    placed = named_devices(names, devices)
+    placed = {
+        name: ordinal_of(name, value) for name, value in named_devices(names, devices).items()
+    }
     for name, ordinal in placed.items():
-        if not 0 <= ordinal < gpu_count:
+        if gpu_count is not None and ordinal >= gpu_count:
             raise UsageError(
                 f"device '{name}' is placed on GPU {ordinal}, but this machine has "
                 f"{gpu_count} (0 to {gpu_count - 1})"
@@ -62,10 +67,27 @@ def place_devices(
     return placed
 
 
+def ordinal_of(name: str, value: object) -> int:
+    try:
+        ordinal = -1 if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        ordinal = -1
+    if ordinal < 0:
+        raise UsageError(
+            f"device '{name}': expected the number of a GPU, from 0 on, found {value!r}"
+        )
+    return ordinal
+
+
 def named_devices(
     names: Sequence[str], devices: Mapping[str, int] | Sequence[int]
 ) -> dict[str, int]:
     if not isinstance(devices, Mapping):
+        if isinstance(devices, str) or not isinstance(devices, Sequence):
+            raise UsageError(
+                "devices: expected the GPU of each device, such as {'primary': 0, 'peer': 1}, or "
+                f"a list of them, found {devices!r}"
+            )
         if len(devices) != len(names):
             raise UsageError(
                 f"the plan has {len(names)} devices ({', '.join(names)}), "

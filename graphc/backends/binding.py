@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,68 @@ from graphc.text.suggest import did_you_mean
 ALIGNMENT = 16  # bytes: kernels move 16 at a time
 
 
-def unknown_buffer(name: str, buffers: Iterable[str]) -> UsageError:
-    hint = did_you_mean(name, buffers)
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """Medians over some replays of one op on its stream.
+
+    ``waited_us`` is how long its stream had nothing to do before it: since its op before, or since
+    the round began; None for the first op of a stream on another GPU, whose clock is its own.
+    """
+
+    op: str
+    stream: str
+    us: float
+    waited_us: float | None
+
+
+def is_closed_error(name: str) -> UsageError:
+    return UsageError(f"the graph of '{name}' is closed: instantiate the plan again")
+
+
+def unknown_buffer(name: object, buffers: Iterable[str]) -> UsageError:
+    hint = did_you_mean(name, buffers) if isinstance(name, str) else None
     return UsageError(f"no buffer is named '{name}'" + (f": {hint}" if hint else ""))
+
+
+def buffer_named(program: Program, name: object) -> Buffer:
+    if not isinstance(name, str) or name not in program.buffers:
+        raise unknown_buffer(name, program.buffers)
+    return program.buffers[name]
+
+
+def given_arrays(
+    program: Program, arrays: Mapping[str, Any] | None, named: Mapping[str, Any]
+) -> list[tuple[Buffer, Any]]:
+    """What ``bind`` was called with, by buffer."""
+    if arrays is not None and not isinstance(arrays, Mapping):
+        raise UsageError(
+            f"bind takes arrays by the names of their buffers (bind(x=array) or "
+            f"bind({{'x': array}})), found {type(arrays).__name__}"
+        )
+    pairs = list(named_arrays(program.buffers, {**(arrays or {}), **named}))
+    for name, _ in pairs:
+        overlay = program.buffers[name].overlay
+        if overlay is not None:
+            raise UsageError(f"'{name}' lies over '{overlay[0]}': bind an array to that one")
+    return [(program.buffers[name], value) for name, value in pairs]
+
+
+def written_buffers(program: Program) -> frozenset[str]:
+    """The buffers whose bytes some op writes, also by way of a buffer that lies over them."""
+    written = {region.buffer for op in program for region in op.writes}
+    bases = {program.buffers[name].overlay for name in written}
+    return frozenset(written | {base[0] for base in bases if base is not None})
+
+
+def is_poisoned(program: Program, buffer: Buffer) -> bool:
+    """Whether a buffer is scratch down to its bytes, and lies over nothing with a role."""
+    while buffer.role is Role.SCRATCH and buffer.overlay is not None:
+        buffer = program.buffers[buffer.overlay[0]]
+    return buffer.role is Role.SCRATCH
+
+
+def read_only(name: str) -> UsageError:
+    return UsageError(f"'{name}': the array is read-only, but the plan writes to it; bind a copy")
 
 
 def named_arrays(
@@ -45,7 +106,7 @@ def named_arrays(
         yield from zip(each, value, strict=True)
 
 
-def check_array(buffer: Buffer, value: Any) -> NDArray[Any]:
+def check_array(buffer: Buffer, value: Any, *, is_written: bool) -> NDArray[Any]:
     """The caller's array, if it can stand for the buffer as it is: no copy is ever made."""
     if not isinstance(value, np.ndarray):
         raise UsageError(
@@ -69,7 +130,46 @@ def check_array(buffer: Buffer, value: Any) -> NDArray[Any]:
             f"'{buffer.name}': expected an address that {ALIGNMENT} divides, found "
             f"{value.ctypes.data:#x}"
         )
+    if is_written and not value.flags.writeable:
+        raise read_only(buffer.name)
     return value
+
+
+def as_index(value: object) -> int | None:
+    """A whole number of any library as an int; None if it is something else, such as a bool.
+
+    >>> as_index(np.int64(3)), as_index(True), as_index(1.0)
+    (3, None, None)
+    """
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def check_rounds(rounds: int) -> int:
+    number = as_index(rounds)
+    if number is None or number < 1:
+        raise UsageError(f"rounds: expected a whole number from 1 on, found {rounds!r}")
+    return number
+
+
+def stream_handle(stream: Any) -> int:
+    """The handle of a stream of any library."""
+    handle = as_index(stream)
+    if handle is not None and handle >= 0:
+        return handle
+    for protocol in ("__cuda_stream__", "cuda_stream", "ptr"):
+        found = getattr(stream, protocol, None)
+        if found is not None:
+            value = found() if callable(found) else found
+            return int(value[1]) if isinstance(value, tuple) else int(value)
+    raise UsageError(
+        f"a {type(stream).__name__} is no stream: expected an object with __cuda_stream__ "
+        "(torch, cupy, cuda.core), a handle, or None"
+    )
 
 
 def check_count(program: Program, count: int | None) -> int | None:
@@ -82,9 +182,12 @@ def check_count(program: Program, count: int | None) -> int | None:
         return None
     if count is None:
         return program.capacity
-    if not 0 <= count <= program.capacity:
+    rows = as_index(count)
+    if rows is None:
+        raise UsageError(f"count: expected a whole number, found {count!r}")
+    if not 0 <= rows <= program.capacity:
         raise UsageError(
-            f"count {count} is outside 0 to {program.capacity}, the capacity "
+            f"count {rows} is outside 0 to {program.capacity}, the capacity "
             f"('{program.count_name}') for which the plan was compiled"
         )
-    return count
+    return rows

@@ -11,12 +11,24 @@ import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphc.backends.binding import check_array, check_count, named_arrays, unknown_buffer
+from graphc.backends.binding import (
+    OpTime,
+    buffer_named,
+    check_array,
+    check_count,
+    given_arrays,
+    is_closed_error,
+    is_poisoned,
+    stream_handle,
+    written_buffers,
+)
+from graphc.backends.extern import call_function, load_references
 from graphc.dtypes import dtype
 from graphc.ir import (
     Access,
@@ -29,62 +41,97 @@ from graphc.ir import (
     Kernel,
     Op,
     Opaque,
-    Role,
     Schedule,
     Transfer,
 )
 from graphc.kernels.beside import home, module_named
-from graphc.plan import Plan, Variant
+from graphc.machine import place_devices
+from graphc.plan import KernelImage, Plan, Variant
 from graphc.text.diagnostics import CompilerBug, UsageError, error
+from graphc.text.suggest import did_you_mean
 
 Array = NDArray[Any]
+PIECE_NAMES = ("lo", "hi", "piece", "count")
 POISON = 0xFF  # every float type reads it as NaN, every signed integer as -1
 
 
 class ReferenceGraph:
     """A plan that runs on the host; the same surface as the CUDA graph."""
 
-    def __init__(self, plan: Plan, *, variant: Variant | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        devices: Mapping[str, int] | Sequence[int] | None = None,
+        variant: Variant | None = None,
+    ) -> None:
         self.plan = plan
         self.variant = variant or plan.variants[0]
-        self.schedule = self.variant.schedule
-        self.program = self.schedule.program
-        self.references = {
-            step: self.load_reference(key) for step, key in self.variant.images.items()
+        self._schedule = self.variant.schedule
+        self.program = self._schedule.program
+        self.placed = place_devices(self.program.devices, None, devices)
+        self._functions = {**self._kernel_references(), **load_references(self.program)}
+        self._written = written_buffers(self.program)
+        self._allocations = {
+            each.name: aligned_bytes(each.nbytes) for each in self._schedule.memory.allocations
         }
-        self.allocations = {
-            each.name: aligned_bytes(each.nbytes) for each in self.schedule.memory.allocations
-        }
-        self.arrays: dict[str, Array | None] = {
-            name: None if buffer.is_optional else self.view(buffer)
+        self._is_closed = False
+        self._arrays: dict[str, Array | None] = {
+            name: None if buffer.is_optional else self._view(buffer)
             for name, buffer in self.program.buffers.items()
         }
 
-    def load_reference(self, key: str) -> Callable[..., None]:
-        image = self.plan.images[key]
-        if image.reference is None:
-            raise error(
-                "no-reference",
-                f"kernel '{image.template}' has no reference, so it cannot run on the host",
-                hint="add 'reference: module:function' to its contract, or use --backend cuda",
-            )
-        return resolve(image.reference, home(image))
+    @property
+    def routes(self) -> Mapping[str, str]:
+        """Transfer -> the route that was taken: on the host, always those of the first variant."""
+        return self.variant.routes
 
-    def view(self, buffer: Buffer) -> Array:
-        slot = self.schedule.memory.slots[buffer.name]
-        raw = self.allocations[slot.allocation][slot.offset : slot.offset + buffer.nbytes]
-        return raw.view(dtype(buffer.dtype).numpy).reshape(buffer.shape)
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was decided about this machine that a user may want to know: nothing."""
+        return ()
+
+    def _kernel_references(self) -> dict[str, Callable[..., None]]:
+        found = {}
+        for op in self.program:
+            if isinstance(op.work, Kernel) and op.step not in found:
+                image = self.plan.images[self.variant.images[op.step]]
+                found[op.step] = kernel_reference(image, op.work)
+        return found
+
+    def _view(self, buffer: Buffer) -> Array:
+        slot = self._schedule.memory.slots[buffer.name]
+        raw = self._allocations[slot.allocation][slot.offset : slot.offset + buffer.nbytes]
+        return as_buffer(raw, buffer)
 
     def bind(self, arrays: Mapping[str, Any] | None = None, /, **named: Any) -> None:
-        """Use the caller's numpy arrays in place of the plan's own memory; nothing is copied."""
-        for name, value in named_arrays(self.program.buffers, {**(arrays or {}), **named}):
-            self.arrays[name] = check_array(self.program.buffers[name], value)
+        """Use the caller's numpy arrays in place of the plan's own memory; nothing is copied.
+
+        Nothing is bound if one of them does not fit.
+        """
+        self._check_open()
+        pairs = [
+            (buffer, check_array(buffer, value, is_written=buffer.name in self._written))
+            for buffer, value in given_arrays(self.program, arrays, named)
+        ]
+        for buffer, array in pairs:
+            self._arrays[buffer.name] = array
+            self._lay_over(buffer, array)
+
+    def _lay_over(self, base: Buffer, array: Array) -> None:
+        """What lies over a buffer goes where the buffer goes."""
+        raw = array.reshape(-1).view(np.uint8)
+        for name, buffer in self.program.buffers.items():
+            if buffer.overlay is not None and buffer.overlay[0] == base.name:
+                start = buffer.overlay[1]
+                view = as_buffer(raw[start : start + buffer.nbytes], buffer)
+                self._arrays[name] = view
+                self._lay_over(buffer, view)
 
     def __getitem__(self, name: str) -> Array:
         """The array that holds a buffer, as it is now."""
-        if name not in self.arrays:
-            raise unknown_buffer(name, self.program.buffers)
-        array = self.arrays[name]
+        self._check_open()
+        array = self._arrays[buffer_named(self.program, name).name]
         if array is None:
             raise UsageError(f"'{name}' is optional and nothing is bound to it")
         return array
@@ -92,52 +139,98 @@ class ReferenceGraph:
     def launch(
         self, stream: object = None, count: int | None = None, *, seed: int | None = None
     ) -> None:
-        """Run once with ``count`` rows in use; a seed picks another order that is allowed."""
+        """Run once with ``count`` rows in use; a seed picks another order that is allowed.
+
+        There are no streams on the host: a stream is looked at, and has no effect.
+        """
+        self._check_open()
+        if stream is not None:
+            stream_handle(stream)
         rows = check_count(self.program, count)
-        order = self.program.ops if seed is None else interleaving(self.schedule, seed)
+        order = self.program.ops if seed is None else interleaving(self._schedule, seed)
         for op in order:
-            self.run(op, rows)
+            self._run(op, rows)
 
     def poison(self) -> None:
         """Overwrite all scratch, so that a read of stale bytes shows."""
+        self._check_open()
         for name, buffer in self.program.buffers.items():
-            array = self.arrays[name]
-            if buffer.role is Role.SCRATCH and array is not None:
-                array.view(np.uint8)[...] = POISON
+            array = self._arrays[name]
+            if array is not None and is_poisoned(self.program, buffer):
+                array.reshape(-1).view(np.uint8)[...] = POISON
+
+    def upload(self) -> None:
+        """Nothing to bring anywhere: a launch costs the same from the first on."""
+        self._check_open()
 
     def synchronize(self) -> None:
         """Nothing to wait for: a launch has run when it returns."""
+        self._check_open()
+
+    def read_back(self) -> Any:
+        raise self._only_on_gpus("read_back compares a CUDA graph with the plan")
+
+    def time_ops(self, rounds: int = 20, count: int | None = None) -> list[OpTime]:
+        raise self._only_on_gpus("time_ops measures ops on GPUs")
+
+    def time_replays(self, rounds: int = 20, count: int | None = None) -> list[float]:
+        raise self._only_on_gpus("time_replays measures replays on GPUs")
+
+    def _only_on_gpus(self, what: str) -> UsageError:
+        self._check_open()
+        return UsageError(f"{what}; this is the reference backend, which runs on the host")
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise is_closed_error(self.plan.name)
 
     def close(self) -> None:
-        self.arrays.clear()
+        """Let go of all arrays, bound ones, too."""
+        self._is_closed = True
+        self._arrays.clear()
+        self._allocations.clear()
 
-    def run(self, op: Op, count: int | None) -> None:
+    def __enter__(self) -> ReferenceGraph:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, op: Op, count: int | None) -> None:
         lo, hi = op.piece.bounds(op.axis, count)
         match op.work:
             case Kernel():
-                self.run_kernel(op, op.work, lo, hi, count)
+                self._run_kernel(op, op.work, lo, hi, count)
             case Copy():
-                source, target = self.argument(op, "source"), self.argument(op, "target")
+                source, target = self._argument(op, "source"), self._argument(op, "target")
                 assert source is not None
                 assert target is not None
                 target[rows_in(op["target"], lo, hi)] = source[rows_in(op["source"], lo, hi)]
             case Fill():
-                filled = self.argument(op, "target")
+                filled = self._argument(op, "target")
                 assert filled is not None
                 filled[lo:hi] = op.work.value
             case Extern():
-                resolve(op.work.reference)(
-                    **{each.argument: self.argument(op, each.argument) for each in op.accesses},
-                    **op.work.scalars,
-                )
+                arrays = {each.argument: self._argument(op, each.argument) for each in op.accesses}
+                capacity = self.program.capacity
+                call_function(self._functions[op.step], op, arrays, capacity=capacity, count=count)
             case Join():
                 pass
             case Opaque() | Transfer():
                 raise CompilerBug("reference", f"op '{op.name}' has nothing to run")
 
-    def run_kernel(self, op: Op, kernel: Kernel, lo: int, hi: int, count: int | None) -> None:
+    def _run_kernel(self, op: Op, kernel: Kernel, lo: int, hi: int, count: int | None) -> None:
         image = self.plan.images[self.variant.images[op.step]]
-        given = {name: self.argument(op, name) for name in image.pointers}
+        given = {name: self._argument(op, name) for name in image.pointers}
         values = {
             **kernel.symbols,
             **kernel.options,
@@ -148,20 +241,20 @@ class ReferenceGraph:
             "piece": op.piece.index,
             "count": count,
         }
-        function = self.references[op.step]
+        function = self._functions[op.step]
         wanted = inspect.signature(function).parameters.values()
         names = [each.name for each in wanted if each.name in values or each.default is each.empty]
         function(**{name: values[name] for name in names})
 
-    def argument(self, op: Op, name: str) -> Array | None:
+    def _argument(self, op: Op, name: str) -> Array | None:
         for access in op.accesses:
             if access.argument == name:
-                return self.slot(access) if access.is_ring else self.arrays[access.region.buffer]
+                return self._slot(access) if access.is_ring else self._arrays[access.region.buffer]
         return None
 
-    def slot(self, access: Access) -> Array | None:
+    def _slot(self, access: Access) -> Array | None:
         """The rows of the slot of a ring."""
-        array, nbytes = self.arrays[access.region.buffer], access.region.nbytes
+        array, nbytes = self._arrays[access.region.buffer], access.region.nbytes
         if array is None or not nbytes:
             return array
         first = access.region.start // nbytes * (len(array) // access.rows.factor)
@@ -171,6 +264,32 @@ class ReferenceGraph:
 def rows_in(access: Access, lo: int, hi: int) -> slice:
     """Where rows ``[lo, hi)`` are in an argument: a slot of a ring begins at row ``lo``."""
     return slice(0, hi - lo) if access.is_ring else slice(lo, hi)
+
+
+def as_buffer(raw: NDArray[np.uint8], buffer: Buffer) -> Array:
+    return raw.view(dtype(buffer.dtype).numpy).reshape(buffer.shape)
+
+
+def kernel_reference(image: KernelImage, kernel: Kernel) -> Callable[..., None]:
+    """The kernel's meaning, found to ask for nothing that is not given."""
+    if image.reference is None:
+        raise error(
+            "no-reference",
+            f"kernel '{image.template}' has no reference, so it cannot run on the host",
+            hint="add 'reference: module:function' to its contract, or use --backend cuda",
+        )
+    function = resolve(image.reference, home(image))
+    scalars = [name for name, _ in image.scalars]
+    given = [*image.pointers, *scalars, *kernel.symbols, *kernel.options, *PIECE_NAMES]
+    for each in inspect.signature(function).parameters.values():
+        if each.name not in given and each.default is each.empty:
+            raise error(
+                "no-reference",
+                f"reference '{image.reference}' of kernel '{image.template}' asks for "
+                f"'{each.name}', which is not given",
+                hint=did_you_mean(each.name, given) or f"there are {', '.join(given)}",
+            )
+    return function
 
 
 def aligned_bytes(nbytes: int, alignment: int = 256) -> NDArray[np.uint8]:

@@ -53,7 +53,12 @@ class CudaDriver:
                 "NO_DRIVER",
                 f"{problem} Without a GPU, use the reference backend",
             ) from None
-        check("cuInit", result)
+        if result[0] != SUCCESS:
+            found = failure("cuInit", result[0])
+            advice = (
+                "without a GPU, use the reference backend; 'graphc doctor' says what is missing"
+            )
+            raise CudaError(found.call, found.error, found.explanation, hint=advice)
         if self.version() < OLDEST_DRIVER:
             raise CudaError(
                 "cuDriverGetVersion",

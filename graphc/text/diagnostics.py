@@ -76,7 +76,7 @@ class CompilerBug(GraphcError):
     exit_code = 70
 
     def __init__(self, pass_name: str, message: str, *, dump: str | None = None) -> None:
-        self.pass_name = pass_name
+        self.pass_name, self.message, self.dump = pass_name, message, dump
         where = f"\n  the stage was written to {dump}" if dump else ""
         super().__init__(
             f"error[compiler-bug]: {pass_name}: {message}{where}\n"
@@ -85,7 +85,10 @@ class CompilerBug(GraphcError):
 
 
 class CudaError(GraphcError):
-    """The driver's or the machine's (exit code 3): the call, its error name, the op it was for."""
+    """The driver's or the machine's (exit code 3): the call, its error name, the op it was for.
+
+    ``hint`` says what to do, where that is known.
+    """
 
     exit_code = 3
 
@@ -97,17 +100,14 @@ class CudaError(GraphcError):
         *,
         op: str | None = None,
         span: Span = NOWHERE,
+        hint: str | None = None,
     ) -> None:
-        self.call, self.error, self.explanation, self.op, self.span = (
-            call,
-            error,
-            explanation,
-            op,
-            span,
-        )
+        self.call, self.error, self.explanation = call, error, explanation
+        self.op, self.span, self.hint = op, span, hint
         at = f"{span}: " if span != NOWHERE else ""
         for_op = f" (op '{op}')" if op else ""
-        super().__init__(f"{at}error[cuda]: {call}: {error}: {explanation}{for_op}")
+        advice = f"\n  hint: {hint}" if hint else ""
+        super().__init__(f"{at}error[cuda]: {call}: {error}: {explanation}{for_op}{advice}")
 
 
 def error(

@@ -38,6 +38,7 @@ def test_a_driver_that_finds_no_device_is_quoted(monkeypatch: Any) -> None:
     with pytest.raises(CudaError, match="cuInit: CUDA_ERROR_NO_DEVICE: as they say") as caught:
         real.CudaDriver()
     assert (caught.value.call, caught.value.exit_code) == ("cuInit", 3)
+    assert "use the reference backend" in str(caught.value.hint)
 
 
 def test_no_driver_library_is_no_traceback(monkeypatch: Any) -> None:

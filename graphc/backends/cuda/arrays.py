@@ -76,6 +76,7 @@ class Foreign:
     shape: tuple[int, ...]
     strides: tuple[int, ...] | None  # in elements; None: rows next to each other
     ordinal: int | None = None  # the GPU, where the array says it
+    is_read_only: bool = False  # DLPack's plain capsules have no way to say it
 
     @property
     def is_contiguous(self) -> bool:
@@ -139,6 +140,7 @@ def from_interface(interface: dict[str, Any]) -> Foreign:
         (codes.get(kind.kind, 255), 8 * kind.itemsize),
         tuple(interface["shape"]),
         in_elements,
+        is_read_only=bool(interface["data"][1]),
     )
 
 

@@ -20,8 +20,9 @@ def choose_variant(plan: Plan, machine: Machine, placed: Mapping[str, int]) -> V
     raise CudaError(
         "choose a variant",
         "NO_ROUTE",
-        f"no variant of plan '{plan.name}' fits this machine:{''.join(refusals)}\n"
-        "  compile it with another route, such as --set route=host",
+        f"no variant of plan '{plan.name}' fits this machine:{''.join(refusals)}",
+        hint="compile it with a route that needs no peer access, such as host; 'graphc doctor' "
+        "tests all pairs of GPUs",
     )
 
 

@@ -8,8 +8,6 @@ speak of ops.
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from typing import Any, TypeAlias
 
 from graphc.backends.cuda.memory import Gpu
 from graphc.backends.cuda.work import Work
+from graphc.backends.extern import call_function
 from graphc.gpu.probe import current
 from graphc.gpu.protocol import Call, CopyCall, Driver, FillCall, KernelCall
 from graphc.ir import Emit, Extern, Join, Op, Schedule
@@ -72,6 +71,7 @@ class Emitter:
     queues: Queues
     gpus: Mapping[str, Gpu]
     argument: Callable[[str], Any]  # buffer -> the array that an extern op is given
+    functions: Mapping[str, Callable[..., Any]]  # of extern ops, by step
 
     @property
     def schedule(self) -> Schedule:
@@ -136,7 +136,7 @@ class Emitter:
     def captured(self, op: Op, stream: int, calls: tuple[Call, ...]) -> tuple[int, ...]:
         """Issue the op's calls into the capture; the nodes that they became."""
         if isinstance(op.work, Extern):
-            return self.captured_extern(op, op.work, stream)
+            return self.captured_extern(op, stream)
         nodes: list[int] = []
         for call in calls:
             self.enqueue(call, stream)
@@ -146,11 +146,11 @@ class Emitter:
             nodes += tail[1]
         return tuple(nodes)
 
-    def captured_extern(self, op: Op, extern: Extern, stream: int) -> tuple[int, ...]:
+    def captured_extern(self, op: Op, stream: int) -> tuple[int, ...]:
         tail = self.driver.capture_tail(stream)
         assert tail is not None
         before = set(self.driver.nodes(tail[0]))
-        self.call_extern(op, extern, stream)
+        self.call_extern(op, stream)
         return tuple(node for node in self.driver.nodes(tail[0]) if node not in before)
 
     def nodes(self, count: int | None) -> Built:
@@ -178,7 +178,7 @@ class Emitter:
         if isinstance(op.work, Join):
             return (self.driver.add_empty(built.graph, needs),)
         if isinstance(op.work, Extern):
-            return (self.added_extern(op, op.work, built.graph, needs),)
+            return (self.added_extern(op, built.graph, needs),)
         context = self.gpus[op.device].context
         nodes: list[int] = []
         with current(self.driver, context):
@@ -196,14 +196,14 @@ class Emitter:
             case FillCall():
                 return self.driver.add_fill(graph, needs, call, context)
 
-    def added_extern(self, op: Op, extern: Extern, graph: int, needs: tuple[int, ...]) -> int:
+    def added_extern(self, op: Op, graph: int, needs: tuple[int, ...]) -> int:
         """What the callable enqueues, captured by itself, is one child graph."""
         with current(self.driver, self.gpus[op.device].context):
             stream = self.driver.create_stream(op.placement.priority)
             try:
                 self.driver.begin_capture(stream)
                 try:
-                    self.call_extern(op, extern, stream)
+                    self.call_extern(op, stream)
                 except BaseException:
                     self.abandon(stream)
                     raise
@@ -221,7 +221,7 @@ class Emitter:
         def run(op: Op, stream: str) -> None:
             handle = self.queues.streams[stream]
             if isinstance(op.work, Extern):
-                self.call_extern(op, op.work, handle)
+                self.call_extern(op, handle)
             for call in self.work.calls(op, count):
                 self.enqueue(call, handle)
 
@@ -265,17 +265,17 @@ class Emitter:
             case FillCall():
                 self.driver.fill(call, stream)
 
-    def call_extern(self, op: Op, extern: Extern, stream: int) -> None:
-        """Call ``module:name`` with the stream, arrays by argument, scalars, and the count's word
-        on the device if it has a parameter of that name."""
-        function = resolve(extern.function, op)
-        given: dict[str, Any] = {
-            each.argument: self.argument(each.region.buffer) for each in op.accesses
-        }
-        given |= extern.scalars
-        if "count" in inspect.signature(function).parameters:
-            given["count"] = self.gpus[op.device].count_word
-        function(stream=stream, **given)
+    def call_extern(self, op: Op, stream: int) -> None:
+        """Let the op's function enqueue its work: see ``graphc.backends.extern``."""
+        arrays = {each.argument: self.argument(each.region.buffer) for each in op.accesses}
+        call_function(
+            self.functions[op.step],
+            op,
+            arrays,
+            capacity=self.work.program.capacity,
+            count=self.gpus[op.device].count_word,
+            stream=stream,
+        )
 
     def device_of(self, stream: str) -> str:
         for each in self.schedule.streams:
@@ -295,20 +295,6 @@ def for_op(op: Op) -> Iterator[None]:
         raise CudaError(
             problem.call, problem.error, problem.explanation, op=op.name, span=op.span
         ) from None
-
-
-def resolve(name: str, op: Op) -> Callable[..., Any]:
-    module, _, function = name.partition(":")
-    try:
-        found: Callable[..., Any] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, ValueError) as problem:
-        raise error(
-            "unknown-extern",
-            f"cannot load '{name}': {problem}",
-            op.span,
-            hint="write it as 'module:function', importable from where graphc runs",
-        ) from None
-    return found
 
 
 def prioritised(schedule: Schedule) -> dict[str, int]:

@@ -12,25 +12,37 @@ replay that uses it; nodes of copies and fills change for future launches only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from graphc.backends.binding import check_count, named_arrays, unknown_buffer
+from graphc.backends.binding import (
+    OpTime,
+    buffer_named,
+    check_count,
+    check_rounds,
+    given_arrays,
+    is_closed_error,
+    is_poisoned,
+    read_only,
+    stream_handle,
+    written_buffers,
+)
 from graphc.backends.cuda.arrays import as_host_array, check_foreign, look_at
 from graphc.backends.cuda.choose import choose_variant
 from graphc.backends.cuda.executable import Executable
+from graphc.backends.cuda.faults import explained
 from graphc.backends.cuda.readback import ReadBack
 from graphc.backends.cuda.session import Session
-from graphc.backends.cuda.timing import OpTime, time_ops, time_replays
+from graphc.backends.cuda.timing import time_ops, time_replays
 from graphc.backends.cuda.views import View
 from graphc.gpu import open_driver
 from graphc.gpu.probe import current, peer_facts
 from graphc.gpu.protocol import Driver
-from graphc.ir import MAPPED, Buffer, Role
+from graphc.ir import MAPPED, Buffer
 from graphc.machine import Machine, place_devices
 from graphc.plan import Plan, Variant
 from graphc.text.diagnostics import CudaError, UsageError
@@ -55,18 +67,18 @@ class CudaGraph:
     ) -> None:
         self.plan = plan
         self._driver = driver or open_driver()
-        self.machine = machine_of(self._driver)
+        machine = machine_of(self._driver)
         names = plan.variants[0].schedule.program.devices
-        self.placed = place_devices(names, len(self.machine.gpus), devices)
-        self.variant = variant or choose_variant(plan, self.machine, self.placed)
+        self.placed = place_devices(names, len(machine.gpus), devices)
+        self.variant = variant or choose_variant(plan, machine, self.placed)
         self.program = self.variant.schedule.program
+        self._written = written_buffers(self.program)
         self._bound: dict[str, Any] = {}  # buffer -> the caller's array, kept while it is used
         self._last_stream: object = NEVER
         self._last_count: object = NEVER
+        self._last_kind: type = type(NEVER)  # of the count: True and 1.0 are equal to 1
         self._replay: Callable[[], None] = self.synchronize
-        session = Session(
-            self._driver, plan, self.variant, self.machine, self.placed, self._argument
-        )
+        session = Session(self._driver, plan, self.variant, machine, self.placed, self._argument)
         self._session, self._memory = session, session.memory
         self._home, self._handle = session.home, session.own_stream
         self._executable = Executable(session)
@@ -89,25 +101,28 @@ class CudaGraph:
         buffers of all iterations of that name. Nothing is bound if one of them does not fit.
         """
         self._open_session()
-        pairs = list(named_arrays(self.program.buffers, {**(arrays or {}), **named}))
-        with current(self._driver, self._home.context):
-            pointers = [self._checked(self.program.buffers[name], value) for name, value in pairs]
-            for (name, value), pointer in zip(pairs, pointers, strict=True):
-                self._bind_one(self.program.buffers[name], value, pointer)
+        pairs = given_arrays(self.program, arrays, named)
+        with self._at_home():
+            pointers = [self._checked(buffer, value) for buffer, value in pairs]
+            for (buffer, value), pointer in zip(pairs, pointers, strict=True):
+                self._bind_one(buffer, value, pointer)
 
     def _checked(self, buffer: Buffer, value: Any) -> int | None:
         """The address of the caller's array; None if it is to be copied in."""
-        if buffer.overlay is not None:
-            raise UsageError(
-                f"'{buffer.name}' lies over '{buffer.overlay[0]}': bind an array to that one"
-            )
-        is_mapped = buffer.device == MAPPED
+        is_mapped, is_written = buffer.device == MAPPED, buffer.name in self._written
         if not isinstance(value, np.ndarray):
             ordinal = None if is_mapped else self.placed[buffer.device]
-            return check_foreign(buffer, look_at(buffer.name, value), ordinal, self._driver)
+            found = look_at(buffer.name, value)
+            if is_written and found.is_read_only:
+                raise read_only(buffer.name)
+            return check_foreign(buffer, found, ordinal, self._driver)
         array = as_host_array(buffer, value)
         facts = self._driver.pointer(array.ctypes.data) if is_mapped and array is value else None
-        return facts.device_pointer if facts is not None and facts.is_host else None
+        if facts is None or not facts.is_host:
+            return None
+        if is_written and not array.flags.writeable:
+            raise read_only(buffer.name)
+        return facts.device_pointer
 
     def _bind_one(self, buffer: Buffer, value: Any, pointer: int | None) -> None:
         before = self._memory.address(buffer)
@@ -125,7 +140,7 @@ class CudaGraph:
     def upload(self) -> None:
         """Build the graph and bring it to the devices, so that the first launch costs no more."""
         session = self._open_session()
-        with current(self._driver, self._home.context):
+        with self._at_home():
             self._executable.ensure_built(check_count(self.program, None))
             if self._executable.handle:
                 self._driver.upload(self._executable.handle, session.own_stream)
@@ -136,10 +151,17 @@ class CudaGraph:
 
         The stream is anything with ``__cuda_stream__``, or a handle. The call only enqueues.
         """
-        if stream is self._last_stream and count == self._last_count:
-            self._replay()
-            return
-        self._launch_anew(stream, count)
+        try:
+            if (
+                stream is self._last_stream
+                and type(count) is self._last_kind
+                and count == self._last_count
+            ):
+                self._replay()
+            else:
+                self._launch_anew(stream, count)
+        except CudaError as problem:
+            raise explained(problem, self.plan) from None
 
     def _launch_anew(self, stream: object, count: int | None) -> None:
         session = self._open_session()
@@ -156,22 +178,24 @@ class CudaGraph:
             replay = self._executable.launcher(rows, handle, context)
             self._handle = handle
             replay()
-        self._replay, self._last_stream, self._last_count = replay, stream, count
+        self._replay, self._last_stream = replay, stream
+        self._last_count, self._last_kind = count, type(count)
 
     def _forget_launch(self) -> None:
         """The next launch looks at everything again."""
         self._last_stream, self._last_count, self._replay = NEVER, NEVER, self.synchronize
+        self._last_kind = type(NEVER)
 
     def synchronize(self) -> None:
-        """Wait for the launches so far."""
+        """Wait for the launches so far; what failed on the GPU meanwhile is raised here."""
         self._open_session()
-        with current(self._driver, self._home.context):
+        with self._at_home():
             self._driver.synchronize(self._handle)
 
     def read_back(self) -> ReadBack:
         """Compare the graph at hand with the plan, as is done whenever it is built."""
         self._open_session()
-        with current(self._driver, self._home.context):
+        with self._at_home():
             self._executable.ensure_built(check_count(self.program, None))
             found = self._executable.read_back()
         if found is None:
@@ -181,9 +205,7 @@ class CudaGraph:
     def __getitem__(self, name: str) -> View:
         """A view of a buffer as it lies now: DLPack, the CUDA array interface, numpy."""
         self._open_session()
-        if name not in self.program.buffers:
-            raise unknown_buffer(name, self.program.buffers)
-        buffer = self.program.buffers[name]
+        buffer = buffer_named(self.program, name)
         if not self._memory.address(buffer) and not buffer.is_optional:
             self._memory.allocate_rest()
         if not self._memory.address(buffer):
@@ -205,16 +227,17 @@ class CudaGraph:
 
     def poison(self) -> None:
         """Overwrite all scratch, so that a read of stale bytes shows."""
+        self._open_session()
         for buffer in self.program.buffers.values():
-            if buffer.role is Role.SCRATCH and buffer.nbytes:
+            if buffer.nbytes and is_poisoned(self.program, buffer):
                 self._view(buffer).write_bytes(np.full(buffer.nbytes, POISON, np.uint8))
 
     def time_ops(self, rounds: int = 20, count: int | None = None) -> list[OpTime]:
         """How long every op takes on its stream, and how long the stream waited before it."""
         session = self._open_session()
         self._forget_launch()
-        rows = check_count(self.program, count)
-        with current(self._driver, self._home.context):
+        rows, rounds = check_count(self.program, count), check_rounds(rounds)
+        with self._at_home():
             self._executable.ensure_built(rows)
             self._executable.set_rows(rows, session.own_stream, self._home.context)
             session.wait_for_all()
@@ -222,9 +245,9 @@ class CudaGraph:
 
     def time_replays(self, rounds: int = 20, count: int | None = None) -> list[float]:
         """Microseconds of each of some replays, by events around it on the graph's own stream."""
-        session = self._open_session()
+        session, rounds = self._open_session(), check_rounds(rounds)
         self.launch(None, count)
-        with current(self._driver, self._home.context):
+        with self._at_home():
             return time_replays(self._driver, session.own_stream, self._replay, rounds)
 
     @property
@@ -233,8 +256,17 @@ class CudaGraph:
 
     def _open_session(self) -> Session:
         if self._session is None:
-            raise UsageError(f"the graph of '{self.plan.name}' is closed")
+            raise is_closed_error(self.plan.name)
         return self._session
+
+    @contextmanager
+    def _at_home(self) -> Iterator[None]:
+        """Work in the origin's context; a fault that shows there is explained."""
+        try:
+            with current(self._driver, self._home.context):
+                yield
+        except CudaError as problem:
+            raise explained(problem, self.plan) from None
 
     def close(self) -> None:
         """Wait for the launches, then give everything back; views end here, too."""
@@ -272,18 +304,3 @@ def machine_of(driver: Driver) -> Machine:
         )
     facts = tuple(driver.device(ordinal) for ordinal in range(count))
     return Machine(facts, lambda source, target: peer_facts(driver, source, target))
-
-
-def stream_handle(stream: Any) -> int:
-    """The handle of a stream of any library."""
-    if isinstance(stream, int):
-        return stream
-    for protocol in ("__cuda_stream__", "cuda_stream", "ptr"):
-        found = getattr(stream, protocol, None)
-        if found is not None:
-            value = found() if callable(found) else found
-            return int(value[1]) if isinstance(value, tuple) else int(value)
-    raise UsageError(
-        f"a {type(stream).__name__} is no stream: expected an object with __cuda_stream__ "
-        "(torch, cupy, cuda.core), a handle, or None"
-    )

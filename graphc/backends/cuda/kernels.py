@@ -6,8 +6,10 @@ is loaded lazily while others spin deadlocks.
 
 from __future__ import annotations
 
+import binascii
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import lcm
 
@@ -19,7 +21,7 @@ from graphc.gpu.probe import arch_name, current
 from graphc.gpu.protocol import Dim, Driver, KernelCall
 from graphc.ir import Kernel, Op
 from graphc.plan import KernelImage
-from graphc.text.diagnostics import CompilerBug, CudaError
+from graphc.text.diagnostics import NOWHERE, CompilerBug, CudaError, error
 
 # struct codes of scalars; floats that no C type holds go by their bits.
 CODES = {
@@ -46,21 +48,25 @@ class Kernels:
             image = self.images[key]
             check_capability(image, gpu, op)
             with current(self.driver, gpu.context):
-                kernel = self.driver.kernel(self.library(image, gpu), image.entry)
-                self.functions[key, gpu.ordinal] = self.driver.function(kernel)
+                library = self.library(image, gpu, op)
+                with loading(image, gpu, op):
+                    kernel = self.driver.kernel(library, image.entry)
+                    self.functions[key, gpu.ordinal] = self.driver.function(kernel)
         return self.functions[key, gpu.ordinal]
 
-    def library(self, image: KernelImage, gpu: Gpu) -> int:
+    def library(self, image: KernelImage, gpu: Gpu, op: Op | None = None) -> int:
         arch = arch_name(gpu.facts.capability)
         if (image.key, arch) not in self.libraries:
             code = cubin(image, arch)
-            self.libraries[image.key, arch] = self.driver.load_library(code)
+            with loading(image, gpu, op):
+                self.libraries[image.key, arch] = self.driver.load_library(code)
         return self.libraries[image.key, arch]
 
     def allow_shared(self, key: str, gpu: Gpu, nbytes: int) -> None:
         """Raise the kernel's limit of dynamic shared memory on the GPU to what a launch asks."""
         if nbytes > self.shared.get((key, gpu.ordinal), 0):
             image = self.images[key]
+            check_shared(image, gpu, nbytes)
             kernel = self.driver.kernel(self.library(image, gpu), image.entry)
             self.driver.allow_shared(kernel, gpu.ordinal, nbytes)
             self.shared[key, gpu.ordinal] = nbytes
@@ -82,7 +88,47 @@ def check_capability(image: KernelImage, gpu: Gpu, op: Op) -> None:
             f"{dotted(gpu.facts.capability)}",
             op=op.name,
             span=op.span,
+            hint="use a newer GPU, the reference backend, or a kernel that asks for less",
         )
+
+
+def check_shared(image: KernelImage, gpu: Gpu, nbytes: int) -> None:
+    if nbytes > gpu.facts.shared_optin:
+        raise CudaError(
+            "load kernels",
+            "TOO_MUCH_SHARED_MEMORY",
+            f"kernel '{image.template}' asks for {nbytes:,} bytes of shared memory; a block on GPU "
+            f"{gpu.ordinal} ({gpu.facts.name}) may have {gpu.facts.shared_optin:,}",
+            hint="choose smaller tiles by the kernel's options",
+        )
+
+
+# What the driver says of code that it cannot use.
+BAD_CODE = {
+    "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_INVALID_SOURCE",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU",
+    "CUDA_ERROR_NOT_FOUND",
+    "CUDA_ERROR_INVALID_VALUE",
+}
+
+
+@contextmanager
+def loading(image: KernelImage, gpu: Gpu, op: Op | None) -> Iterator[None]:
+    """Say which kernel's code the driver does not take, and for which op."""
+    try:
+        yield
+    except CudaError as problem:
+        advice = "compile the plan again: its cubin is damaged, or made for another GPU"
+        raise CudaError(
+            problem.call,
+            problem.error,
+            f"the code of kernel '{image.template}' (entry '{image.entry}') cannot be loaded on "
+            f"GPU {gpu.ordinal} ({gpu.facts.name}): {problem.explanation}",
+            op=op.name if op else None,
+            span=op.span if op else NOWHERE,
+            hint=advice if problem.error in BAD_CODE else problem.hint,
+        ) from None
 
 
 def dotted(capability: int) -> str:
@@ -96,10 +142,21 @@ def dotted(capability: int) -> str:
 def cubin(image: KernelImage, arch: str) -> bytes:
     """The plan's own cubin for the architecture, else a new one."""
     if arch in image.cubins:
-        return b64decode(image.cubins[arch])
+        return decoded(image, arch)
     from graphc.kernels.compile import compile_image
 
     return compile_image(image, arch)
+
+
+def decoded(image: KernelImage, arch: str) -> bytes:
+    try:
+        return b64decode(image.cubins[arch], validate=True)
+    except binascii.Error as problem:
+        raise error(
+            "bad-plan",
+            f"the {arch} cubin of kernel '{image.template}' is not in base 64: {problem}",
+            hint="compile the spec again",
+        ) from None
 
 
 def kernel_call(

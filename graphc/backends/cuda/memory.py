@@ -151,6 +151,7 @@ def no_memory(driver: Driver, problem: CudaError, allocation: Allocation, where:
         problem.call,
         problem.error,
         f"{allocation.nbytes:,} bytes for '{allocation.name}' do not fit on {where}{left}",
+        hint="end what else uses this memory, or compile for fewer rows or with 'memory: tight'",
     )
 
 

@@ -13,6 +13,7 @@ from graphc.backends.cuda.emit import Emitter, Queues, prioritised
 from graphc.backends.cuda.kernels import Kernels
 from graphc.backends.cuda.memory import DeviceMemory, Gpu
 from graphc.backends.cuda.work import Work
+from graphc.backends.extern import load_functions
 from graphc.gpu.probe import current, enable_both_ways
 from graphc.gpu.protocol import Driver, FillCall
 from graphc.ir import Emit
@@ -37,6 +38,7 @@ class Session:
         argument: Callable[[str], Any],
     ) -> None:
         self.driver, self.variant, self.schedule = driver, variant, variant.schedule
+        self.functions = load_functions(self.schedule.program)
         self.resources = ExitStack()
         self.used: dict[int, Gpu] = {}  # by ordinal
         try:
@@ -72,7 +74,7 @@ class Session:
         self.queues = Queues(driver, schedule, gpus)
         self.resources.callback(self.queues.close)
         self.queues.open()
-        self.emitter = Emitter(driver, self.work, self.queues, gpus, argument)
+        self.emitter = Emitter(driver, self.work, self.queues, gpus, argument, self.functions)
         self.own_stream = self.open_stream(self.home)
         self.side_streams = {gpu.context: self.open_stream(gpu) for gpu in self.used.values()}
         self.joints: dict[int, int] = {}  # context -> an event with which to order streams

@@ -12,23 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
+from graphc.backends.binding import OpTime as OpTime
 from graphc.backends.cuda.emit import Emitter
 from graphc.gpu.protocol import Driver
 from graphc.ir import Op
-
-
-@dataclass(frozen=True, slots=True)
-class OpTime:
-    """Medians over some replays of one op on its stream.
-
-    ``waited_us`` is how long its stream had nothing to do before it: since its op before, or since
-    the round began; None for the first op of a stream on another GPU, whose clock is its own.
-    """
-
-    op: str
-    stream: str
-    us: float
-    waited_us: float | None
 
 
 @dataclass(slots=True)
