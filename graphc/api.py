@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import math
+import operator
+import os
+import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from graphc.backends.extern import check_externs
 from graphc.ir import Program, Schedule
 from graphc.kernels.contract import Catalog
 from graphc.kernels.images import Images
 from graphc.passes.choose_routes import chosen_routes, has_auto, requirements
-from graphc.pipeline import Observer, collector_paused, ignore, schedule_program
-from graphc.plan import Backend, KernelImage, Plan, Proof, Variant, load_plan
+from graphc.pipeline import Observer, collector_paused, ignore, schedule_program, verify
+from graphc.plan import Backend, KernelImage, Plan, Proof, Variant, bad_plan, load_plan
 from graphc.resources import kernel_folders, route_folders, spec_path
 from graphc.routes import RouteSpec, load_routes
 from graphc.spec.build import Built, build
 from graphc.spec.model import load_spec
-from graphc.text.diagnostics import error
-from graphc.verify import verify
+from graphc.text.diagnostics import CompilerBug, UsageError, error
+from graphc.text.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from graphc.backends.cuda import CudaGraph
     from graphc.backends.reference import ReferenceGraph
 
 PathLike = str | Path
+Folders = PathLike | Sequence[PathLike]
+PYTHON = "value of '{name}'"  # what messages call the place of a value from a call
 
 
 @collector_paused()
@@ -35,9 +43,10 @@ def compile(
     schedule: PathLike | None = None,
     arch: str | None = None,
     cubins: bool = True,
-    kernels: Sequence[PathLike] = (),
-    routes: Sequence[PathLike] = (),
+    kernels: Folders = (),
+    routes: Folders = (),
     observe: Observer = ignore,
+    origin: str = PYTHON,
     **values: Any,
 ) -> Plan:
     """Compile a spec, a file or the name of a shipped one, to a verified plan.
@@ -45,12 +54,13 @@ def compile(
     ``values`` override params by name, and schedule values by their path
     (``**{"schedule.activations.pieces": 4}``). ``preset`` names one of the spec's presets;
     ``schedule`` a file that replaces its schedule section. ``kernels`` and ``routes`` are folders
-    searched before the shipped ones. ``arch`` ("sm_90a") is what kernels are compiled for: that of
-    the GPU at hand if None; ``cubins=False`` leaves compiling them to ``instantiate``.
+    searched before the shipped ones (a single path is one folder). ``arch`` ("sm_90a") is what
+    kernels are compiled for: that of the GPU at hand if None; ``cubins=False`` leaves compiling
+    them to ``instantiate``. ``origin`` is what messages call the place of one of the values.
 
     Raises ``SpecError`` with all mistakes found, ``CudaError`` if NVRTC refuses the machine.
     """
-    built, catalog, known = read(path, preset, schedule, kernels, routes, values)
+    built, catalog, known = read(path, preset, schedule, kernels, routes, values, origin=origin)
     if built.schedule is not None:
         raise error(
             "handwritten-schedule",
@@ -58,7 +68,7 @@ def compile(
             hint="prove it with 'graphc check'",
         )
     assert built.program is not None
-    target = arch or arch_at_hand()
+    target = checked_arch(arch) if arch is not None else arch_at_hand()
     images = Images(catalog, target)
     variants = tuple(
         variant(built.program, auto, built, known, catalog, images, observe)
@@ -74,26 +84,40 @@ def check(
     *,
     preset: str | None = None,
     schedule: PathLike | None = None,
-    kernels: Sequence[PathLike] = (),
-    routes: Sequence[PathLike] = (),
+    kernels: Folders = (),
+    routes: Folders = (),
     observe: Observer = ignore,
+    origin: str = PYTHON,
     **values: Any,
 ) -> list[tuple[Schedule, Proof]]:
     """Prove a spec's schedules, or a hand-written one, free of races; no kernel is rendered."""
-    built, catalog, known = read(path, preset, schedule, kernels, routes, values)
+    built, catalog, known = read(path, preset, schedule, kernels, routes, values, origin=origin)
     if built.schedule is not None:
         return [(built.schedule, verify(built.schedule))]
     assert built.program is not None
     results = (
-        schedule_program(built.program, known, catalog, built.settings, auto=auto, observe=observe)
+        schedule_program(
+            built.program, known, catalog, built.settings, auto=auto, observe=observe, dump=dumped
+        )
         for auto in candidates(built.program, known)
     )
     return [(found, proof) for _, found, proof in results]
 
 
+@collector_paused()
 def load(path: PathLike) -> Plan:
-    """Read a plan that ``Plan.save`` wrote."""
-    return load_plan(path)
+    """Read a plan that ``Plan.save`` wrote, and prove its schedules again."""
+    plan = load_plan(path)
+    for each in plan.variants:
+        check_externs(each.schedule.program)
+        try:
+            verify(each.schedule)
+        except CompilerBug as bug:
+            what = f"its schedule is not the one that was proven:\n\n{bug.message}\n"
+            raise bad_plan(path, what) from None
+        except LookupError as problem:
+            raise bad_plan(path, f"its schedule names {problem}, which is not there") from None
+    return plan
 
 
 def instantiate(
@@ -103,10 +127,14 @@ def instantiate(
     devices: Mapping[str, int] | Sequence[int] | None = None,
 ) -> CudaGraph | ReferenceGraph:
     """Make a plan ready to launch: on CUDA if there is a device, else on the reference."""
+    if backend not in get_args(Backend):
+        hint = did_you_mean(str(backend), get_args(Backend))
+        known = ", ".join(get_args(Backend))
+        raise UsageError(f"there is no backend '{backend}': {hint or f'there are {known}'}")
     if backend == "reference" or (backend == "auto" and not has_gpu()):
         from graphc.backends.reference import ReferenceGraph
 
-        return ReferenceGraph(plan)
+        return ReferenceGraph(plan, devices=devices)
     from graphc.backends.cuda import CudaGraph
 
     return CudaGraph(plan, devices=devices)
@@ -125,19 +153,89 @@ def arch_at_hand() -> str:
     return gpu_arch() or "sm_90a"
 
 
+def checked_arch(arch: object) -> str:
+    if not isinstance(arch, str) or not re.fullmatch(r"sm_\d{2,3}[af]?", arch):
+        raise UsageError(f"arch: expected an architecture such as 'sm_90a', found {arch!r}")
+    return arch
+
+
 def read(
     path: PathLike,
     preset: str | None,
     schedule: PathLike | None,
-    kernels: Sequence[PathLike],
-    routes: Sequence[PathLike],
+    kernels: Folders,
+    routes: Folders,
     values: Mapping[str, Any],
+    *,
+    origin: str = PYTHON,
 ) -> tuple[Built, Catalog, dict[str, RouteSpec]]:
-    catalog = Catalog(kernel_folders(kernels))
-    known = load_routes(route_folders(routes))
+    catalog = Catalog(kernel_folders(folders("kernels", kernels)))
+    known = load_routes(route_folders(folders("routes", routes)))
     spec = load_spec(spec_path(path))
-    built = build(spec, values, catalog, known, preset=preset, schedule=schedule)
+    plain = {name: plain_value(value) for name, value in values.items()}
+    built = build(spec, plain, catalog, known, preset=preset, schedule=schedule, origin=origin)
+    if built.program is not None:
+        check_externs(built.program)
     return built, catalog, known
+
+
+def folders(what: str, given: Folders) -> tuple[Path, ...]:
+    """The caller's folders, each found to be one."""
+    paths = [given] if isinstance(given, str | os.PathLike) else given
+    found = []
+    for each in paths:
+        if not isinstance(each, str | os.PathLike):
+            raise UsageError(f"{what}: expected the path of a folder, found {each!r}")
+        if not Path(each).is_dir():
+            raise UsageError(f"{what}: there is no folder '{each}'")
+        found.append(Path(each))
+    return tuple(found)
+
+
+def plain_value(value: Any) -> Any:
+    """A value as specs know it: numbers of other libraries as Python's own, also within lists.
+
+    >>> import numpy as np
+    >>> plain_value([np.int64(3), np.float32(0.5), np.bool_(True), "f16"])
+    [3, 0.5, True, 'f16']
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)  # of an enum of words, too
+    if isinstance(value, Mapping):
+        return {name: plain_value(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(each) for each in value]
+    if type(value).__module__ in ("numpy", "ml_dtypes"):
+        return plain_value(value.tolist())
+    if isinstance(value, float):
+        return finite(float(value))
+    try:
+        return operator.index(value)
+    except TypeError:
+        return value
+
+
+def finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise UsageError(f"the values of specs are finite numbers, and {value} is none")
+    return value
+
+
+def dumped(name: str, stage: object) -> str | None:
+    """Write the stage that a broken pass was given to a file, and name it."""
+    from graphc.draw.dump import dump_any
+
+    prefix = f"graphc-{name.replace('_', '-')}-"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix=prefix, suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(dump_any(stage))
+    except OSError:
+        return None  # the bug itself matters more
+    return file.name
 
 
 def candidates(program: Program, routes: Mapping[str, RouteSpec]) -> list[str]:
@@ -162,7 +260,7 @@ def variant(
     observe: Observer,
 ) -> Variant:
     chosen, schedule, proof = schedule_program(
-        program, routes, catalog, built.settings, auto=auto, observe=observe
+        program, routes, catalog, built.settings, auto=auto, observe=observe, dump=dumped
     )
     return Variant(
         routes=chosen_routes(chosen),

@@ -6,17 +6,17 @@ verified; ``instantiate`` tests the machine and takes the first whose requiremen
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Strict, TypeAdapter, ValidationError
 
-from graphc.ir import Schedule
-from graphc.text.diagnostics import Span, error
+from graphc.ir import Kernel, Schedule
+from graphc.text.diagnostics import Span, SpecError, error
 
 FORMAT = 1
 Backend = Literal["auto", "cuda", "reference"]
@@ -88,12 +88,13 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    # First in the file, so that whoever opens it sees what it is.
+    graphc_plan: int = field(default=FORMAT, kw_only=True)
     name: str
     params: Mapping[str, int | float | str | bool]
     variants: tuple[Variant, ...]
     images: Mapping[str, KernelImage]
     arch: str = "sm_90a"  # what the images were rendered for
-    graphc_plan: int = FORMAT
 
     def instantiate(
         self,
@@ -118,6 +119,18 @@ class Plan:
             raise error("cannot-write", f"cannot write '{target}': {problem.strerror}") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is read of a file before the rest is looked at."""
+
+    graphc_plan: Annotated[int, Strict()]
+
+
+@cache
+def head_adapter() -> TypeAdapter[Head]:
+    return TypeAdapter(Head)
+
+
 @cache
 def adapter() -> TypeAdapter[Plan]:
     """Between plans and JSON; made when the first plan is saved or loaded."""
@@ -125,16 +138,60 @@ def adapter() -> TypeAdapter[Plan]:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a saved plan; a ``SpecError`` if it is missing, no plan, or of another format."""
+    """Read a saved plan; a ``SpecError`` if it is missing, no plan, or of another format.
+
+    What its schedules promise is not looked at: see ``graphc.api.load``.
+    """
     try:
-        return adapter().validate_json(Path(path).read_bytes())
+        raw = Path(path).read_bytes()
+        found = head_adapter().validate_json(raw).graphc_plan
+        if found != FORMAT:
+            raise bad_plan(path, f"it has format {found}; this graphc reads format {FORMAT}")
+        plan = adapter().validate_json(raw)
     except OSError as problem:
         raise error("missing-file", f"cannot read '{path}': {problem.strerror}") from None
     except ValidationError as problem:
         first = problem.errors()[0]
         where = "/".join(str(part) for part in first["loc"])
-        raise error(
-            "bad-plan",
-            f"'{path}' is no plan of format {FORMAT}: at '{where}': {first['msg']}",
-            hint="compile the spec again with this version of graphc",
-        ) from None
+        what = f"at '{where}': {first['msg']}" if where else first["msg"]
+        raise bad_plan(path, what) from None
+    for mistake in loose_ends(plan):
+        raise bad_plan(path, mistake)
+    return plan
+
+
+def bad_plan(path: str | Path, what: str) -> SpecError:
+    return error(
+        "bad-plan",
+        f"'{path}' is no plan that can be trusted: {what}",
+        hint="compile the spec again with this version of graphc",
+    )
+
+
+def loose_ends(plan: Plan) -> Iterator[str]:
+    """Names that lead nowhere, and what no plan of ours holds."""
+    if not plan.variants:
+        yield "it has no variants"
+    for variant in plan.variants:
+        schedule = variant.schedule
+        program, steps = schedule.program, variant.images
+        if schedule.is_handwritten:
+            yield "its schedule is hand-written"
+        if schedule.origin not in {each.name for each in schedule.streams}:
+            yield f"there is no stream '{schedule.origin}' to begin on"
+        for name, buffer in program.buffers.items():
+            if name not in schedule.memory.slots:
+                yield f"buffer '{name}' has no memory"
+            if name != buffer.name:
+                yield f"buffer '{name}' calls itself '{buffer.name}'"
+        for stream in schedule.streams:
+            if stream.device not in program.devices:
+                yield f"stream '{stream.name}' is on no device of the plan: '{stream.device}'"
+        for op in program:
+            if op.device not in program.devices:
+                yield f"op '{op.name}' is on no device of the plan: '{op.device}'"
+            if isinstance(op.work, Kernel) and steps.get(op.step, "") not in plan.images:
+                yield f"op '{op.name}' has no kernel image"
+        for each in variant.requires:
+            if not {each.source, each.target} <= {*program.devices}:
+                yield f"it requires something of '{each.source}' and '{each.target}'"

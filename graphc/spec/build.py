@@ -97,10 +97,14 @@ def build(
     *,
     preset: str | None = None,
     schedule: str | Path | None = None,
+    origin: str = "--set {name}={value}",
 ) -> Built:
-    """Build the program of a spec; a ``SpecError`` of all mistakes that can be found in one run."""
+    """Build the program of a spec; a ``SpecError`` of all mistakes that can be found in one run.
+
+    ``origin`` is what messages call the place of one of the ``values``.
+    """
     faults = Faults(spec.faults, broken_names(spec))
-    given = {name: Given(value, set_by(name, value)) for name, value in values.items()}
+    given = {name: Given(value, set_by(name, value, origin)) for name, value in values.items()}
     check_devices(spec, faults)
     if isinstance(spec, HandSpec):
         if schedule is not None:
@@ -246,8 +250,10 @@ class Builder:
         return scope
 
     def check_placements(self, expander: Expander) -> None:
+        # An op may be written and yet not be there: the count of its repeat was at fault.
+        written = {*op_names(self.spec.site.document.data.get("ops"))}
         for name in self.schedule.spec.placements:
-            if name not in expander.keys:
+            if name not in expander.keys and name not in written:
                 at = self.schedule.site[name].key
                 hint = did_you_mean(name, (*expander.keys, "cuts", "emit", "memory", "units"))
                 self.faults.mistake("unknown-op", f"'{name}' is no op of this spec", at, hint=hint)

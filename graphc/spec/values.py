@@ -58,9 +58,13 @@ class Values:
         return None if self.count_name is None else int(self.params[self.count_name])
 
 
-def set_by(name: str, value: Any) -> Span:
-    """The place of a value that stands in no file."""
-    return Span(f"--set {name}={shown(value)}", 0, 0, 0)
+def set_by(name: str, value: Any, origin: str) -> Span:
+    """The place of a value that stands in no file: ``origin`` with its ``{name}`` and ``{value}``.
+
+    >>> str(set_by("wide", True, "--set {name}={value}"))
+    '--set wide=true'
+    """
+    return Span(origin.format(name=name, value=shown(value)), 0, 0, 0)
 
 
 def shown(value: Any) -> str:
@@ -101,7 +105,11 @@ def values_of(
         at = spec.site["params"][name]
         span = chosen[name].span if name in chosen else at["default"].span
         if not check_limits(name, param, params[name], span, scope, at, faults):
-            # What is wrong is said; the rest is looked at with the default.
+            # What is wrong is said; the rest is looked at with the default, or without the name.
+            if params[name] == param.default:
+                del scope[name]
+                faults.broken |= {name}
+                continue
             params[name] = param.default
             scope[name] = Scaled(param.default) if name in counts else param.default
     derive(spec, scope, faults)

@@ -76,6 +76,7 @@ def run(wrong: str, how: dict[str, str], name: str) -> None:
                 preset=how.get("preset"),
                 schedule=how.get("schedule"),
                 kernels=[KERNELS],
+                origin="--set {name}={value}",
                 **values,
             )
 

@@ -1,0 +1,176 @@
+"""Saved plans: they come back as they were, and what was changed in one is not believed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphc
+from graphc.inputs import random_inputs
+from graphc.plan import Plan
+from graphc.resources import shipped
+from graphc.spec.model import LayerSpec, load_spec
+from graphc.text.diagnostics import SpecError
+
+SHIPPED = [
+    path for path in sorted(shipped("specs").glob("*.yaml"))
+    if isinstance(load_spec(path), LayerSpec)
+]  # fmt: skip
+
+
+def small(spec: Path | str = "moe_peer", **values: Any) -> Plan:
+    return graphc.compile(spec, preset="small", cubins=False, arch="sm_90a", **values)
+
+
+def outputs(plan: Plan) -> dict[str, bytes]:
+    with plan.instantiate("reference") as graph:
+        graph.bind(random_inputs(plan))
+        graph.launch()
+        buffers = graph.program.buffers.values()
+        return {each.name: graph[each.name].tobytes() for each in buffers if each.role != "scratch"}
+
+
+@pytest.mark.parametrize("spec", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_spec_comes_back_as_it_was_saved(spec: Path, tmp_path: Path) -> None:
+    plan = small(spec)
+    plan.save(tmp_path / "small.graphc")
+    again = graphc.load(tmp_path / "small.graphc")
+    assert again == plan
+    again.save(tmp_path / "again.graphc")
+    assert (tmp_path / "again.graphc").read_bytes() == (tmp_path / "small.graphc").read_bytes()
+    assert outputs(again) == outputs(plan)
+
+
+@pytest.mark.parametrize("emit", ["capture", "nodes", "streams"])
+@pytest.mark.parametrize("memory", ["concurrent", "tight"])
+def test_every_way_of_emission_comes_back(tmp_path: Path, emit: str, memory: str) -> None:
+    plan = small(emit=emit, memory=memory, route="host")
+    plan.save(tmp_path / "small.graphc")
+    assert graphc.load(tmp_path / "small.graphc") == plan
+
+
+def test_the_file_says_first_what_it_is(tmp_path: Path) -> None:
+    small(layers=1).save(tmp_path / "small.graphc")
+    text = (tmp_path / "small.graphc").read_text()
+    assert text.split("\n", 2)[1] == ' "graphc_plan": 1,'
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("plans")
+    found = {}
+    for emit in ("capture", "nodes"):
+        small(layers=1, route="host", emit=emit).save(folder / emit)
+        found[emit] = (folder / emit).read_text()
+    return found
+
+
+Change = Callable[[dict[str, Any]], object]
+
+
+def schedule_of(plan: dict[str, Any]) -> Any:
+    return plan["variants"][0]["schedule"]
+
+
+def without_waits(plan: dict[str, Any]) -> None:
+    kept = [each for each in schedule_of(plan)["instructions"] if each["kind"] != "wait"]
+    schedule_of(plan)["instructions"] = kept
+
+
+def without_one_wait(plan: dict[str, Any]) -> None:
+    instructions = schedule_of(plan)["instructions"]
+    instructions.remove([each for each in instructions if each["kind"] == "wait"][-1])
+
+
+def all_in_one_place(plan: dict[str, Any]) -> None:
+    for slot in schedule_of(plan)["memory"]["slots"].values():
+        slot["offset"] = 0
+
+
+def renamed(name: str) -> Change:
+    def change(plan: dict[str, Any]) -> None:
+        schedule_of(plan)["program"]["buffers"][name + "2"] = schedule_of(plan)["program"][
+            "buffers"
+        ].pop(name)
+
+    return change
+
+
+def set_to(value: Any, *path: Any) -> Change:
+    def change(plan: dict[str, Any]) -> None:
+        inner: Any = plan
+        for part in path[:-1]:
+            inner = inner[part]
+        inner[path[-1]] = value
+
+    return change
+
+
+SCHEDULE = ("variants", 0, "schedule")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_waits, "not the one that was proven:\n\n.*unordered|race"),
+        (without_one_wait, "not the one that was proven"),
+        (all_in_one_place, "not the one that was proven"),
+        (renamed("residual"), "there is no buffer 'residual'|calls itself|has no memory"),
+        (set_to(2, "graphc_plan"), "it has format 2; this graphc reads format 1"),
+        (set_to("1", "graphc_plan"), "at 'graphc_plan': Input should be a valid integer"),
+        (lambda plan: plan.pop("graphc_plan"), "at 'graphc_plan': Field required"),
+        (lambda plan: plan.pop("images"), "at 'images': Field required"),
+        (set_to({}, "images"), "has no kernel image"),
+        (set_to([], "variants"), "it has no variants"),
+        (set_to("nowhere", *SCHEDULE, "origin"), "no stream 'nowhere' to begin on"),
+        (set_to(True, *SCHEDULE, "is_handwritten"), "its schedule is hand-written"),
+        (set_to("gpu9", *SCHEDULE, "streams", 0, "device"), "is on no device of the plan"),
+        (set_to("gpu9", *SCHEDULE, "program", "ops", 0, "device"), "is on no device of the plan"),
+        (set_to([], *SCHEDULE, "instructions"), "not the one that was proven"),
+        (
+            set_to("gone", *SCHEDULE, "instructions", 0, "stream"),
+            "not the one that was proven|not there",
+        ),
+    ],
+)
+def test_what_was_changed_is_not_believed(
+    saved: dict[str, str], tmp_path: Path, change: Change, message: str
+) -> None:
+    plan = json.loads(saved["capture"])
+    change(plan)
+    refused(tmp_path, json.dumps(plan), message)
+
+
+@pytest.mark.parametrize("change", [set_to([], *SCHEDULE, "edges"), without_waits])
+def test_edges_are_proven_where_they_are_what_is_built(
+    saved: dict[str, str], tmp_path: Path, change: Change
+) -> None:
+    plan = json.loads(saved["nodes"])
+    change(plan)
+    refused(tmp_path, json.dumps(plan), "not the one that was proven")
+
+
+@pytest.mark.parametrize("text", ["", "graphc: 1", "[]", "{}", "\0\1", "null", "1"])
+def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+    refused(tmp_path, text, "that can be trusted: (at|Input|Invalid)")
+
+
+def refused(folder: Path, text: str, message: str) -> None:
+    path = folder / "changed.graphc"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=f"(?s)changed.graphc' is no plan.*({message})") as caught:
+        graphc.load(path)
+    (found,) = caught.value.diagnostics
+    assert found.code == "bad-plan"
+    assert found.hint == "compile the spec again with this version of graphc"
+
+
+def test_a_plan_that_is_missing_or_a_folder_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.graphc", tmp_path):
+        with pytest.raises(SpecError, match="cannot read") as caught:
+            graphc.load(path)
+        assert caught.value.diagnostics[0].code == "missing-file"
