@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from graphc.gpu.protocol import Driver, KernelCall
+from graphc.backends.cuda.kernels import scalars as scalar_arguments
+from graphc.gpu.protocol import Dim, Driver, KernelCall
 from graphc.ir import Buffer
 from graphc.kernels.compile import compile_image
 from graphc.kernels.contract import Argument, bind, load_contract
@@ -21,7 +22,7 @@ class LoadedKernel:
     """A kernel bound to buffers of the given dtypes and shapes.
 
     ``path`` renders it for another architecture than the GPU's: 80 takes the mma.sync path of the
-    matrix kernels on any GPU from there.
+    matrix kernels on any GPU from there. ``templates`` is another folder than the shipped one.
     """
 
     def __init__(
@@ -31,16 +32,20 @@ class LoadedKernel:
         buffers: Mapping[str, tuple[str, tuple[int, ...]]],
         *,
         options: Mapping[str, Any] | None = None,
+        scalars: Mapping[str, int] | None = None,
         path: int | None = None,
+        templates: Path = TEMPLATES,
     ) -> None:
         self.driver, self.facts = driver, driver.device(0)
         self.path = path or self.facts.capability
-        contract = load_contract(TEMPLATES / f"{name}.cu.j2")
+        contract = load_contract(templates / f"{name}.cu.j2")
         given = {
             each: Argument(Buffer(each, "gpu", kind, shape))
             for each, (kind, shape) in buffers.items()
         }
-        self.bound = bind(contract, given, options=options or {}, scalars={}, span=NOWHERE)
+        self.bound = bind(
+            contract, given, options=options or {}, scalars=scalars or {}, span=NOWHERE
+        )
         dtypes = {each: kind for each, (kind, _) in buffers.items()}
         self.image = image(contract, self.bound.kernel, dtypes, self.path)
         arch = f"sm_{self.facts.capability}{'a' if self.facts.capability == 90 else ''}"
@@ -56,6 +61,10 @@ class LoadedKernel:
         device = Record({"sms": self.facts.sms, "shared_optin": self.facts.shared_optin})
         scope = {**kernel.symbols, **kernel.options, "lo": lo, "hi": hi, "blocks": blocks}
         return int(evaluate_number(text, {**scope, "arch": self.path, "device": device}))
+
+    def cluster(self, lo: int, hi: int, blocks: int) -> Dim | None:
+        extents = self.image.launch.cluster
+        return (self.evaluated(extents[0], lo, hi, blocks), 1, 1) if extents else None
 
     def launch(
         self,
@@ -76,8 +85,10 @@ class LoadedKernel:
             grid=(grid, 1, 1),
             block=(self.evaluated(launch.block[0], lo, hi, blocks), 1, 1),
             shared=self.evaluated(launch.shared, lo, hi, blocks),
+            cluster=self.cluster(lo, hi, blocks),
             arguments=(
                 *(("P", pointers.get(name, 0)) for name in self.image.pointers),
+                *scalar_arguments(self.image, self.bound.kernel),
                 ("P", 0),
                 ("i", extent),
                 ("i", piece),
