@@ -215,3 +215,54 @@ def test_values_are_read_as_the_strict_yaml_of_specs(word: str, value: object) -
 def test_a_value_may_hold_an_equals_sign_and_a_list_keeps_its_commas() -> None:
     assert assignment("route==x") == ("route", "=x")
     assert values_of("sums=[1/4, 3/4],route=host") == {"sums": ["1/4", "3/4"], "route": "host"}
+
+
+@pytest.mark.parametrize("arch", ["banana", "sm_9", "90", "sm_90x", "sm_11", "compute_90", ""])
+def test_what_is_no_architecture_is_told_those_that_are(
+    arch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["compile", "moe_peer", "--preset", "small", "--no-cubins", "--set", "route=host"]
+    assert guarded([*words, "--arch", arch, "-o", str(tmp_path / "x.graphc")]) == 2
+    said = capsys.readouterr().err
+    assert f"error[usage]: --arch: '{arch}' is no architecture" in said
+    assert "sm_90" in said
+    assert not (tmp_path / "x.graphc").exists()
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "sm_100a"])
+def test_an_architecture_needs_no_gpu_of_its_kind(arch: str, tmp_path: Path) -> None:
+    words = ["compile", "moe_peer", "--preset", "small", "--no-cubins", "--set", "route=host"]
+    assert guarded([*words, "--arch", arch, "-o", str(tmp_path / "x.graphc")]) == 0
+
+
+@pytest.mark.parametrize("command", ["check", "compile"])
+def test_a_plan_in_place_of_a_spec_is_told_what_takes_it(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = tmp_path / "moe.graphc"
+    words = ["compile", "moe_peer", "--preset", "small", "--no-cubins", "--set", "route=host"]
+    assert guarded([*words, "-o", str(plan)]) == 0
+    before = plan.read_bytes()
+    assert guarded([command, str(plan)]) == 2
+    said = capsys.readouterr().err
+    assert "is a plan" in said
+    assert "'graphc run' and 'graphc show' take it" in said
+    assert plan.read_bytes() == before
+
+
+def test_help_names_a_spec_that_is_found_from_any_folder(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words in (["--help"], ["check", "--help"], ["compile", "--help"], ["run", "--help"]):
+        assert guarded(words) == 0
+        said = capsys.readouterr().out
+        assert "moe_peer" in said
+        assert "specs/" not in said
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_a_value_is_called_as_it_was_given(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded([command, "moe_peer", "--preset", "small", "--set", "pieces=0"]) == 1
+    assert "--set pieces=0: error[bad-value]" in capsys.readouterr().err

@@ -16,10 +16,11 @@ app = typer.Typer(
     help="Compile a layer whose kernels and transfers span devices and streams to CUDA Graphs, "
     "and prove that no two conflicting accesses are unordered.\n\n"
     "\b\nStart here:\n"
-    "  graphc doctor                                   what this machine can do\n"
-    "  graphc check specs/moe_peer.yaml                is it free of races?\n"
-    "  graphc run specs/moe_peer.yaml --preset small   run it\n"
-    "  graphc show specs/moe_peer.yaml --preset small --svg layer.svg",
+    "  graphc doctor                                        what this machine can do\n"
+    "  graphc check moe_peer                                is it free of races?\n"
+    "  graphc run moe_peer --preset small                   run it\n"
+    "  graphc show moe_peer --preset small --svg layer.svg  look at it\n\n"
+    "moe_peer is a spec that came with graphc; a file of your own goes by its path.",
     epilog="Exit codes: 0 ok, 1 the spec is wrong, 2 usage, 3 CUDA or the machine, 70 a bug of "
     "graphc.",
     no_args_is_help=True,
@@ -105,9 +106,9 @@ def check(
 
     \b
     Examples:
-      graphc check specs/moe_peer.yaml
-      graphc check specs/moe_peer.yaml --preset small --set pieces=16 --set route=host
-      graphc check specs/hand/peer_pieces.yaml --json
+      graphc check moe_peer
+      graphc check moe_peer --preset small --set pieces=16 --set route=host
+      graphc check hand/peer_pieces --json
     """
     from graphc.cli.check import run_check
 
@@ -157,9 +158,9 @@ def compile_command(
 
     \b
     Examples:
-      graphc compile specs/moe_peer.yaml -o moe.graphc
-      graphc compile specs/moe_peer.yaml --set route=p2p --set pieces=8 -o p2p.graphc
-      graphc compile specs/moe_peer.yaml --preset small --dump-after infer_dependencies
+      graphc compile moe_peer -o moe.graphc
+      graphc compile moe_peer --set route=p2p --set pieces=8 -o p2p.graphc
+      graphc compile moe_peer --preset small --dump-after infer_dependencies
     """
     from graphc.cli.build import run_compile
 
@@ -195,8 +196,8 @@ def show(
 
     \b
     Examples:
-      graphc show specs/moe_peer.yaml --preset small
-      graphc show specs/moe_peer.yaml --preset small --stage graph
+      graphc show moe_peer --preset small
+      graphc show moe_peer --preset small --stage graph
       graphc show moe.graphc --svg moe.svg --resources
     """
     from graphc.cli.show import run_show
@@ -257,8 +258,8 @@ def run(
 
     \b
     Examples:
-      graphc run specs/moe_peer.yaml --preset small
-      graphc run specs/moe_peer.yaml --preset small --backend reference \\
+      graphc run moe_peer --preset small
+      graphc run moe_peer --preset small --backend reference \\
           --set route=p2p --set pieces=3 --compare pieces=1
       graphc run moe.graphc --backend cuda --repeats 100 --timings --svg measured.svg
     """

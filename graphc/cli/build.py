@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.output import bytes_text, plural, print_json, progress
-from graphc.cli.request import Request
-from graphc.text.diagnostics import UsageError
+from graphc.cli.request import Request, refuse_plan
+from graphc.text.diagnostics import CudaError, UsageError
 from graphc.text.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -38,6 +40,9 @@ def run_compile(
     if dump_after == "list":
         print("\n".join(PASSES))
         return 0
+    refuse_plan(wanted, "compile")
+    if arch is not None:
+        check_arch(arch)
     dumps = Dumps(dump_after)
     target = output or Path(wanted.path.stem + ".graphc")
     refuse_target(target, wanted.path)
@@ -62,6 +67,23 @@ def run_compile(
     print(f"wrote {target} ({bytes_text(target.stat().st_size)})")
     print(plan_text(plan))
     return 0
+
+
+def check_arch(arch: str) -> None:
+    """Refuse what is no architecture, or none of those that the NVRTC at hand knows."""
+    from graphc.gpu import nvrtc
+
+    known: tuple[int, ...] = ()
+    with suppress(CudaError):  # without NVRTC a plan can still be made for another machine
+        known = nvrtc.architectures()
+    found = re.fullmatch(r"sm_(\d{2,3})[af]?", arch)
+    if found and (not known or int(found[1]) in known):
+        return
+    there_are = ", ".join(f"sm_{each}" for each in known)
+    raise UsageError(
+        f"--arch: '{arch}' is no architecture"
+        + (f" that this NVRTC compiles for: there are {there_are}" if known else ", such as sm_90a")
+    )
 
 
 class Dumps:

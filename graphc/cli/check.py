@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.output import bytes_text, note, plural, print_json, progress
-from graphc.cli.request import Request
+from graphc.cli.request import Request, refuse_plan
 from graphc.text.diagnostics import NOWHERE, Span, quote
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def run_check(wanted: Request, *, is_json: bool) -> int:
     from graphc import api
 
+    refuse_plan(wanted, "check")
     with progress() as doing:
         doing(f"checking {wanted.path}")
         found = api.check(wanted.path, **wanted.options())

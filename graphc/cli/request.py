@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 Value: TypeAlias = int | float | bool | str | list["Value"] | None
 
 
+ORIGIN = "--set {name}={value}"  # what messages call the place of a value of the command line
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A file, and all that the command line says about it."""
@@ -37,6 +40,7 @@ class Request:
             "schedule": self.schedule,
             "kernels": self.kernels,
             "routes": self.routes,
+            "origin": ORIGIN,
             **self.values,
         }
 
@@ -74,7 +78,9 @@ def request(
 
 
 # What the library takes by keyword beside the values; a param of such a name cannot be set there.
-RESERVED = ("arch", "cubins", "kernels", "observe", "path", "preset", "routes", "schedule")
+RESERVED = (
+    "arch", "cubins", "kernels", "observe", "origin", "path", "preset", "routes", "schedule",
+)  # fmt: skip
 
 
 def assignment(word: str) -> tuple[str, Value]:
@@ -119,6 +125,15 @@ def is_plan(path: Path) -> bool:
     with path.open("rb") as file:
         start = file.read(64).lstrip()
     return start.startswith(b"{") and b'"graphc_plan"' in path.read_bytes()
+
+
+def refuse_plan(wanted: Request, command: str) -> None:
+    """Say what takes a plan, where only a spec will do."""
+    if is_plan(wanted.path):
+        raise UsageError(
+            f"'{wanted.path}' is a plan, compiled and proven already: 'graphc run' and "
+            f"'graphc show' take it, 'graphc {command}' takes the spec that it was made of"
+        )
 
 
 def plan_of(wanted: Request, *, observe: Observer | None = None, cubins: bool = True) -> Plan:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphc.cli.build import variant_title
 from graphc.cli.output import note, print_json, progress, write_text
-from graphc.cli.request import Request, Value, is_plan, plan_of
+from graphc.cli.request import ORIGIN, Request, Value, is_plan, plan_of
 
 if TYPE_CHECKING:
     from graphc.draw.resources import Resources
@@ -141,7 +141,13 @@ def read_request(wanted: Request) -> tuple[Built, Catalog, dict[str, RouteSpec]]
     from graphc import api
 
     return api.read(
-        wanted.path, wanted.preset, wanted.schedule, wanted.kernels, wanted.routes, wanted.values
+        wanted.path,
+        wanted.preset,
+        wanted.schedule,
+        wanted.kernels,
+        wanted.routes,
+        wanted.values,
+        origin=ORIGIN,
     )
 
 

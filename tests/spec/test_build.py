@@ -486,6 +486,27 @@ def test_what_follows_from_a_broken_entry_is_not_said_again() -> None:
     assert codes(CHAIN.replace("buffers:", "bufers:")) == {"unknown-field"}
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("pieces:       {default: 8,", "pieces:       {default: 0,"),
+        ("top_k:        {default: 10,", "top_k:        {default: 0,"),
+        ("hidden:       {default: 2560,", "hidden:       {default: 2561,"),
+        ("experts:      {default: 512,", "experts:      {default: 5120,"),
+        ("layers:       {default: 1,", "layers:       {default: 0,"),
+        ("tokens:       {default: 4096, min: 0", "tokens:       {default: 4096, min: 5000"),
+    ],
+)
+def test_of_a_faulty_param_only_the_cause_is_said(right: str, wrong: str, tmp_path: Path) -> None:
+    """However many lines of the schedule, shapes and repeats hang on it."""
+    text = (shipped("specs") / "moe_peer.yaml").read_text()
+    assert right in text
+    (tmp_path / "moe.yaml").write_text(text.replace(right, wrong))
+    with pytest.raises(SpecError) as caught:
+        build(load_spec(tmp_path / "moe.yaml"), {}, Catalog(kernel_folders()), ROUTES)
+    assert [each.code for each in caught.value.diagnostics] == ["bad-value"]
+
+
 LINES = CHAIN.splitlines()
 
 
