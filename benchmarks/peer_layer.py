@@ -34,7 +34,8 @@ from graphc.ir import Copy, Role
 
 SPEC = Path(__file__).parent.parent / "specs" / "moe_peer.yaml"
 TORCH = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32}
-UNEQUAL = "[1/32, 1/32, 1/16, 1/8, 1/8, 1/8, 1/8, 1/8, 1/8, 1/16, 1/32, 1/32]"
+EVEN = ((8, 1), (16, 1), (8, 2), (32, 1), (16, 2), (32, 2), (16, 4))  # pieces, pieces of compute
+UNEVEN = (("1/4", "1/2", "1/4"), ("3/8", "3/8", "1/4"))  # of compute: a short last piece pays
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,14 +193,13 @@ Baselines = dict[Candidate, Candidate]
 
 
 def by_route(
-    routes: list[str], settings: list[dict[str, Any]]
+    routes: list[str], settings: list[dict[str, Any]], **common: Any
 ) -> tuple[list[Candidate], Baselines]:
     """Candidates, and which of them each is compared with: one piece by the same route."""
     candidates, baselines = [], {}
     for route in routes:
-        base = candidate(route=route, pieces=1, compute=1)
-        for setting in ({"pieces": 1, "compute": 1}, *settings):
-            each = candidate(route=route, **setting)
+        base = candidate(route=route, **common, pieces=1, compute=1)
+        for each in (base, *(candidate(route=route, **setting) for setting in settings)):
             candidates.append(each)
             baselines[each] = base
     return candidates, baselines
@@ -275,35 +275,21 @@ def main() -> None:
 
 def groups(what: str, routes: list[str]) -> Iterator[tuple[list[Candidate], Baselines]]:
     """Candidates that must leave the same bits, with what each is compared with."""
+    even = [{"pieces": pieces, "compute": compute} for pieces, compute in EVEN]
+    uneven = [{"pieces": 16, "schedule.cuts.compute": each} for each in UNEVEN]
     if what == "pieces":
-        three = ("3/8", "3/8", "1/4")
-        short = ("1/4", "1/2", "1/4")
-        shorter = ("1/8", "1/2", "3/8")
-        cuts: list[dict[str, Any]] = [
-            {"pieces": pieces, "compute": compute}
-            for pieces, compute in ((8, 1), (16, 1), (32, 1), (8, 2), (16, 2), (16, 3), (16, 4))
-        ]
-        cuts += [{"pieces": 16, "schedule.cuts.compute": each} for each in (three, short, shorter)]
-        bounded = [{**each, "expert_blocks": 124, "link_blocks": 32} for each in cuts[-6:]]
-        nodes = [{**each, "emit": "nodes"} for each in cuts[-6:]]
+        emits = [{**even[4], "emit": emit} for emit in ("nodes", "streams")]
         for route in routes:
-            kernels = bounded if route in ("host", "host_push") else []
-            yield by_route([route], [*cuts, *kernels, *nodes])
+            # Kernels that cross the link need multiprocessors that the experts leave free.
+            crowded = [even[4], *uneven] if route in ("host", "host_push") else []
+            bounded = [{**each, "expert_blocks": 124, "link_blocks": 32} for each in crowded]
+            yield by_route([route], [*even, *uneven, *bounded, *emits])
     if what == "skew":
-        yield by_route(routes, [{"pieces": 16, "compute": 1}, {"pieces": 16, "compute": 4}])
+        yield by_route(routes, [even[1], even[4], uneven[0]])
     if what == "share":
-        for experts in (96, 128, 160, 192, 224, 256):
-            candidates = [
-                candidate(route=route, peer_experts=experts, **cut)
-                for route in routes
-                for cut in (
-                    {"pieces": 1, "compute": 1},
-                    {"pieces": 16, "compute": 4},
-                    {"pieces": 16, "compute": 8},
-                )
-            ]
-            firsts = {dict(each.values)["route"]: each for each in reversed(candidates)}
-            yield candidates, {each: firsts[dict(each.values)["route"]] for each in candidates}
+        for experts in (128, 160, 176, 192, 208, 224):
+            settings = [{"peer_experts": experts, **each} for each in (even[2], even[4], *uneven)]
+            yield by_route(routes, settings, peer_experts=experts)
 
 
 if __name__ == "__main__":
