@@ -89,7 +89,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     graphs: list[FakeGraph] = []
 
     def compile(path: Path, **options: Any) -> Plan:
-        known = ("preset", "schedule", "kernels", "routes", "observe", "cubins", "arch")
+        known = ("preset", "schedule", "kernels", "routes", "observe", "cubins", "arch", "origin")
         return tiny_plan({name: each for name, each in options.items() if name not in known})
 
     def instantiate(plan: Plan, backend: str) -> FakeGraph:
