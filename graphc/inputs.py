@@ -17,6 +17,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from graphc.backends.binding import check_count
 from graphc.dtypes import dtype
 from graphc.ir import Buffer, Program, Role
 from graphc.plan import Plan
@@ -43,8 +44,9 @@ def random_inputs(
     All variants of a plan have the same such buffers.
     """
     program = plan if isinstance(plan, Program) else plan.variants[0].schedule.program
+    rows = None if count is None else check_count(program, count)
     return {
-        name: random_array(buffer, seed=seed, count=count)
+        name: random_array(buffer, seed=seed, count=rows)
         for name, buffer in program.buffers.items()
         if buffer.role in FILLED and not buffer.is_optional and buffer.overlay is None
     }

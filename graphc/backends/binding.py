@@ -106,6 +106,30 @@ def named_arrays(
         yield from zip(each, value, strict=True)
 
 
+def bindable(program: Program) -> Iterator[Buffer]:
+    """The buffers to which arrays can be bound."""
+    for buffer in program.buffers.values():
+        if buffer.role is not Role.SCRATCH and buffer.overlay is None:
+            yield buffer
+
+
+def check_apart(places: Mapping[str, tuple[int, int]], written: Iterable[str]) -> None:
+    """Refuse arrays that share bytes, if the plan writes one of them: the proof takes buffers to
+    lie apart. ``places`` are addresses and bytes, by buffer."""
+    is_written = frozenset(written)
+    all_until, written_until = (0, ""), (0, "")  # the furthest ends so far
+    for start, nbytes, name in sorted((*place, name) for name, place in places.items()):
+        until, other = all_until if name in is_written else written_until
+        if nbytes and start < until:
+            raise UsageError(
+                f"'{name}' and '{other}' share memory, and the plan writes to "
+                f"'{name if name in is_written else other}': bind arrays that lie apart"
+            )
+        all_until = max(all_until, (start + nbytes, name))
+        if name in is_written:
+            written_until = max(written_until, (start + nbytes, name))
+
+
 def check_array(buffer: Buffer, value: Any, *, is_written: bool) -> NDArray[Any]:
     """The caller's array, if it can stand for the buffer as it is: no copy is ever made."""
     if not isinstance(value, np.ndarray):

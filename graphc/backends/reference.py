@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from graphc.backends.binding import (
     OpTime,
+    bindable,
     buffer_named,
+    check_apart,
     check_array,
     check_count,
     given_arrays,
@@ -114,6 +116,13 @@ class ReferenceGraph:
             (buffer, check_array(buffer, value, is_written=buffer.name in self._written))
             for buffer, value in given_arrays(self.program, arrays, named)
         ]
+        arrays_of = {**self._arrays, **{buffer.name: array for buffer, array in pairs}}
+        places = {
+            buffer.name: (array.ctypes.data, array.nbytes)
+            for buffer in bindable(self.program)
+            if (array := arrays_of[buffer.name]) is not None
+        }
+        check_apart(places, self._written)
         for buffer, array in pairs:
             self._arrays[buffer.name] = array
             self._lay_over(buffer, array)

@@ -11,6 +11,7 @@ import pytest
 from both import BACKENDS, echo, opened
 
 from graphc import api
+from graphc.backends.binding import check_apart
 from graphc.text.diagnostics import UsageError
 
 X = np.random.default_rng(2).standard_normal((10, 8), dtype=np.float32)
@@ -176,6 +177,68 @@ def test_a_read_only_array_on_the_device_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'y': the array is read-only"):
         graph.bind(y=ReadOnly(pointer))
     graph.close()
+
+
+class OnDevice:
+    def __init__(self, pointer: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (10, 8), "typestr": "<f4", "data": (pointer, False), "version": 3,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_arrays_that_share_bytes_are_not_written(tmp_path: Path, backend: str) -> None:
+    with opened(backend, echo(tmp_path)) as graph:
+        both = np.zeros((20, 8), np.float32)
+        first, middle, last = both[:10], both[5:15], both[10:]
+        if backend == "cuda":
+            base = graph._driver.take(0, both.nbytes)
+            steps = (0, X.nbytes // 2, X.nbytes)
+            first, middle, last = (OnDevice(base + step) for step in steps)
+        for one, other in ((first, first), (first, middle), (middle, last)):
+            with pytest.raises(UsageError, match="share memory, and the plan writes to 'y'"):
+                graph.bind(x=one, y=other)
+            with pytest.raises(UsageError, match="share memory, and the plan writes to 'y'"):
+                graph.bind(x=other, y=one)
+        graph.bind(x=first, y=last)
+        with pytest.raises(UsageError, match="share memory"):
+            graph.bind(x=middle)
+        graph.bind(x=last, y=first)  # both at once, so neither is where it was
+        graph.bind(x=last)
+        graph.launch()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_output_is_no_input_of_the_same_graph(tmp_path: Path, backend: str) -> None:
+    with opened(backend, echo(tmp_path)) as graph:
+        with pytest.raises(UsageError, match="share memory"):
+            graph.bind(x=graph["y"])
+        graph.bind(x=X)
+        graph.launch()
+        assert np.array_equal(np.asarray(graph["y"]), X)
+
+
+def test_arrays_that_share_bytes_may_be_read() -> None:
+    check_apart({"a": (0, 64), "b": (0, 64), "c": (32, 64), "d": (96, 8)}, ["d"])
+    check_apart({"a": (0, 64), "b": (16, 0)}, ["a", "b"])
+    for written in ("a", "b", "c"):
+        with pytest.raises(UsageError, match=f"writes to '{written}'"):
+            check_apart({"a": (0, 64), "b": (0, 64), "c": (32, 64)}, [written])
+
+
+def test_a_view_ends_with_its_graph(tmp_path: Path) -> None:
+    graph = opened("cuda", echo(tmp_path))
+    view = graph["x"]
+    graph.close()
+    for use in (
+        view.numpy,
+        view.__dlpack__,
+        lambda: view.__cuda_array_interface__,
+        lambda: np.asarray(view),
+        lambda: view.write(X),
+    ):
+        with pytest.raises(UsageError, match="is closed"):
+            use()
 
 
 OVERLAID = """

@@ -21,7 +21,9 @@ import numpy as np
 
 from graphc.backends.binding import (
     OpTime,
+    bindable,
     buffer_named,
+    check_apart,
     check_count,
     check_rounds,
     given_arrays,
@@ -104,6 +106,8 @@ class CudaGraph:
         pairs = given_arrays(self.program, arrays, named)
         with self._at_home():
             pointers = [self._checked(buffer, value) for buffer, value in pairs]
+            names = (buffer.name for buffer, _ in pairs)
+            self._check_apart(dict(zip(names, pointers, strict=True)))
             for (buffer, value), pointer in zip(pairs, pointers, strict=True):
                 self._bind_one(buffer, value, pointer)
 
@@ -123,6 +127,16 @@ class CudaGraph:
         if is_written and not array.flags.writeable:
             raise read_only(buffer.name)
         return facts.device_pointer
+
+    def _check_apart(self, pointers: Mapping[str, int | None]) -> None:
+        """Look at the arrays as they will be bound, and at the graph's own between them."""
+        now = {buffer.name: self._memory.address(buffer) for buffer in bindable(self.program)}
+        places = {
+            name: (address, self.program.buffers[name].nbytes)
+            for name, address in {**now, **pointers}.items()
+            if address
+        }
+        check_apart(places, self._written)
 
     def _bind_one(self, buffer: Buffer, value: Any, pointer: int | None) -> None:
         before = self._memory.address(buffer)
@@ -218,7 +232,9 @@ class CudaGraph:
         session = self._open_session()
         context = self._home.context if is_mapped else session.gpus[buffer.device].context
         pointer = self._memory.address(buffer)
-        return View(buffer, pointer, ordinal, context, self._driver, self.synchronize)
+        return View(
+            buffer, pointer, ordinal, context, self._driver, self.synchronize, self._open_session
+        )
 
     def _argument(self, name: str) -> View | None:
         """What an extern op is given for a buffer; None if it is optional and unbound."""

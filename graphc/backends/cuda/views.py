@@ -40,6 +40,7 @@ class View:
     context: int
     driver: Driver
     wait: Callable[[], None]  # for the launches so far; raises once the graph is closed
+    check_open: Callable[[], object]  # raises once the graph is closed
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,6 +56,7 @@ class View:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        self.check_open()
         kind = dtype(self.buffer.dtype).numpy
         if self.buffer.dtype in AS_BITS:
             raise AttributeError(f"the CUDA array interface has no {self.buffer.dtype}: use DLPack")
@@ -78,6 +80,7 @@ class View:
         copy: bool | None = None,
     ) -> Any:
         """A capsule over this memory; order it after the launches by the stream given to them."""
+        self.check_open()
         if copy or (dl_device is not None and tuple(dl_device) != self.__dlpack_device__()):
             raise BufferError("a view shares memory where it lies: it cannot be copied or moved")
         return capsule(self)
