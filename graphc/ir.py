@@ -183,7 +183,8 @@ class Kernel:
 
     template: str
     symbols: Mapping[str, int]
-    options: Mapping[str, int | str | bool] = field(default_factory=dict)
+    # bool comes first: a plan's file would otherwise hold 0 for false.
+    options: Mapping[str, bool | int | str] = field(default_factory=dict)
     scalars: Mapping[str, int | float] = field(default_factory=dict)
     kind: Literal["kernel"] = "kernel"
 

@@ -45,7 +45,7 @@ def run_show(
             told["resources"] = tell_resources(each.schedule, other, is_json)
         facts["variants"].append(told)
     if svg is not None:
-        draw(shown[0], svg)
+        draw(shown[0], wanted, svg)
         facts["svg"] = str(svg)
         if not is_json:
             note(f"wrote {svg}" + (f" ({shown[0].title})" if len(shown) > 1 else ""))
@@ -162,8 +162,13 @@ def tell_resources(schedule: Schedule, single: Schedule | None, is_json: bool) -
     return {name.replace(" ", "_"): asdict(used) for name, used in columns.items()}
 
 
-def draw(shown: Shown, path: Path) -> None:
+def draw(shown: Shown, wanted: Request, path: Path) -> None:
+    from graphc.draw.costs import kernel_durations
     from graphc.draw.swimlanes import swimlanes
+    from graphc.kernels.contract import Catalog
+    from graphc.resources import kernel_folders
 
     name = shown.schedule.program.name
-    write_text(path, swimlanes(shown.schedule, title=f"{name}: {shown.title}"))
+    durations = kernel_durations(shown.schedule, Catalog(kernel_folders(wanted.kernels)))
+    title = f"{name}: {shown.title}"
+    write_text(path, swimlanes(shown.schedule, title=title, durations=durations))

@@ -74,7 +74,7 @@ def swimlanes(
     keys, legend_bottom = legend(looks, ops, layout)
     width, height = layout.left + layout.plot + MARGIN, legend_bottom + MARGIN
     if basis is None:
-        basis = "measured" if measured else "estimated, for the order only"
+        basis = "measured" if measured else "estimated at nominal rates"
     name = schedule.program.name if title is None else title
     facts = caption(schedule) if subtitle is None else subtitle
     body = [
@@ -172,13 +172,18 @@ def plot_width(times: Timeline) -> float:
 def grid(layout: Layout, times: Timeline, basis: str) -> Iterator[str]:
     step = tick_us(layout.px_per_us)
     y = layout.top - 8
+    free = 0.0  # where the first label, which also says the basis, has ended
     for index in range(int(times.stop_us / step + 1e-9) + 1):
         x = layout.x(index * step)
         yield (
             f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{layout.bottom:.1f}"/>'
         )
         label = f"{index * step:g}" + (f" us ({basis})" if index == 0 else "")
-        yield text(x, y - 5, label, "tick", anchor="start" if index == 0 else "middle")
+        if index == 0:
+            free = x + GLYPH * len(label)
+            yield text(x, y - 5, label, "tick")
+        elif x - GLYPH * len(label) / 2 > free:
+            yield text(x, y - 5, label, "tick", anchor="middle")
 
 
 def tick_us(px_per_us: float) -> float:

@@ -183,6 +183,18 @@ def test_the_peer_layer_maps_less_memory(folder: Path) -> None:
     assert mapped[0] < mapped[1] / 3
 
 
+def test_a_plan_with_a_ring_is_read_as_it_was_written(folder: Path) -> None:
+    plan = moved(folder, "ring_host")
+    plan.save(folder / "ring.graphc")
+    again = graphc.load(folder / "ring.graphc")
+    for one, two in zip(
+        *(each.variants[0].schedule.program for each in (plan, again)), strict=True
+    ):
+        assert one.accesses == two.accesses
+        assert repr(one.work) == repr(two.work)  # 0 equals false, but is another option
+    assert launched(again, None) == launched(plan, None)
+
+
 # The calls of the CUDA backend
 
 
