@@ -213,11 +213,15 @@ def compare(this: Ran, other: Ran) -> list[Difference]:
 
 
 def draw(ran: Ran, path: Path) -> None:
+    from graphc.draw.costs import kernel_durations
     from graphc.draw.swimlanes import swimlanes
+    from graphc.kernels.contract import Catalog
+    from graphc.resources import kernel_folders
 
     title = f"{ran.plan.name}: {ran.title}, {ran.backend}"
     durations = {name: each.us for name, each in ran.op_times.items()}
     basis = "each op as long as it took, laid out by its waits" if durations else None
+    durations = durations or kernel_durations(ran.schedule, Catalog(kernel_folders()))
     write_text(path, swimlanes(ran.schedule, title=title, durations=durations, basis=basis))
 
 

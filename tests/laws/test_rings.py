@@ -20,6 +20,7 @@ from graphc.backends.cuda import CudaGraph
 from graphc.backends.reference import ReferenceGraph
 from graphc.draw.resources import resources
 from graphc.ir import MAPPED, Emit, Program, RowsKind
+from graphc.kernels.compile import compile_image
 from graphc.passes.infer_dependencies import infer_dependencies
 from graphc.resources import shipped
 from graphc.text.diagnostics import SpecError
@@ -193,6 +194,16 @@ def test_a_plan_with_a_ring_is_read_as_it_was_written(folder: Path) -> None:
         assert one.accesses == two.accesses
         assert repr(one.work) == repr(two.work)  # 0 equals false, but is another option
     assert launched(again, None) == launched(plan, None)
+
+
+@pytest.mark.parametrize("wire", ["f32", "f16"])
+def test_the_kernels_of_rings_compile(folder: Path, wire: str) -> None:
+    """x in a ring, y in one, and both."""
+    for route in ("ring_host_copy", "ring_host_push"):
+        plan = moved(folder, route, wire=wire)
+        for image in plan.images.values():
+            assert compile_image(image, "sm_80").startswith(b"\x7fELF")
+            assert ("from = x;" in image.source) or ("to = y;" in image.source)
 
 
 # The calls of the CUDA backend
