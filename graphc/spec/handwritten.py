@@ -61,7 +61,7 @@ from graphc.text.load import Site, kind
 from graphc.text.suggest import did_you_mean
 
 INDEXED = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)(?:\[([^\[\]]+)\])?")
-MOST_INSTRUCTIONS = 500_000
+MOST_INSTRUCTIONS = 100_000
 ACCESSES = (("reads", Mode.READ), ("writes", Mode.WRITE), ("updates", Mode.UPDATE))
 
 
