@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SUITE = ("tests/passes", "tests/test_verify.py", "tests/laws")
+CONTRACTS = ("tests/test_contracts_hold.py",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Mutant:
     sentence: str
     old: str
     new: str
+    suite: tuple[str, ...] = SUITE
 
 
 INFER = "graphc/passes/infer_dependencies.py"
@@ -292,6 +294,41 @@ MUTANTS = (
         "            if not self.is_before(number, end):\n                yield number, end",
         "            pass",
     ),
+    Mutant(
+        "templates/moe_combine.cu.j2",
+        "contract: what is updated is written",
+        "shape: [tokens, hidden], access: update, rows: split}",
+        "shape: [tokens, hidden], access: write, rows: split}",
+        CONTRACTS,
+    ),
+    Mutant(
+        "templates/group_rows.cu.j2",
+        "contract: what is written in part is written whole",
+        "access: write_some, rows: split}",
+        "access: write, rows: split}",
+        CONTRACTS,
+    ),
+    Mutant(
+        "templates/grouped_down.cu.j2",
+        "contract: rows of other pieces are not declared",
+        "h:       {dtype: [f16, bf16], shape: [tokens, top_k, ff], access: read, rows: split",
+        "h:       {dtype: [f16, bf16], shape: [tokens, top_k, ff], access: read, rows: piece",
+        CONTRACTS,
+    ),
+    Mutant(
+        "templates/residual_add.cu.j2",
+        "contract: what is updated is only read",
+        'x: {dtype: f32, shape: [n, "*m"], access: update, rows: split}',
+        'x: {dtype: f32, shape: [n, "*m"], access: read, rows: split}',
+        CONTRACTS,
+    ),
+    Mutant(
+        "graphc/reference/moe.py",
+        "a reference that writes a row too many",
+        "    out[lo:hi] = result",
+        "    out[lo : hi + 1] = result[:1]",
+        CONTRACTS,
+    ),
 )
 
 
@@ -320,13 +357,13 @@ def judge(mutant: Mutant) -> str:
         return f"gone: the text is there {source.count(mutant.old)} times"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        for name in ("graphc", "tests"):
+        for name in ("graphc", "tests", "templates", "specs"):
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)
         (copy / mutant.file).write_text(source.replace(mutant.old, mutant.new))
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
         run = subprocess.run(
-            [*command, "-k", "not thousand", *SUITE],
+            [*command, "-k", "not thousand", *mutant.suite],
             cwd=copy,
             env={**os.environ, "HYPOTHESIS_PROFILE": "mutants"},
             capture_output=True,

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_bits import LAUNCHES, PIECES, ROUTES, TOKENS, peer_layer
+from test_bits import LAUNCHES, PIECES, ROUTES, SPEC, TOKENS, peer_layer
 
+import graphc
 from graphc.backends.cuda import CudaGraph
 from graphc.backends.reference import ReferenceGraph
 from graphc.gpu.probe import gpu_count
@@ -106,3 +107,18 @@ def test_counts_change_without_a_new_graph() -> None:
         # A token's row depends on no other token.
         for count, bits in expected.items():
             assert full[:count].tobytes() == bits
+
+
+@pytest.mark.parametrize("preset", ["h2880", "h4096", "h7168"])
+def test_other_real_shapes_keep_their_bits(preset: str) -> None:
+    """The presets' rows and choices, with fewer and narrower experts so that inputs are made soon."""
+    few = {"tokens": 512, "experts": 60, "peer_experts": 30, "ff": 128}
+    found = set()
+    for route, pieces in (("host", 1), ("host_copy", 8), ("p2p", 3)):
+        plan = graphc.compile(SPEC, preset=preset, route=route, pieces=pieces, **few)
+        with CudaGraph(plan, devices=devices(route)) as graph:
+            graph.bind(random_inputs(plan, seed=1))
+            graph.launch(count=500)
+            graph.synchronize()
+            found.add(np.asarray(graph["residual"])[:500].tobytes())
+    assert len(found) == 1
