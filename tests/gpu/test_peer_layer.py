@@ -111,7 +111,7 @@ def test_counts_change_without_a_new_graph() -> None:
 
 @pytest.mark.parametrize("preset", ["h2880", "h4096", "h7168"])
 def test_other_real_shapes_keep_their_bits(preset: str) -> None:
-    """The presets' rows and choices, with fewer and narrower experts so that inputs are made soon."""
+    """The presets' rows and choices; fewer and narrower experts, so that inputs are made soon."""
     few = {"tokens": 512, "experts": 60, "peer_experts": 30, "ff": 128}
     found = set()
     for route, pieces in (("host", 1), ("host_copy", 8), ("p2p", 3)):
