@@ -81,7 +81,7 @@ def report_known(problem: GraphcError, is_json: bool) -> int:
             return report(problem.diagnostics, code, is_json)
         case CudaError():
             facts = {"call": problem.call, "error": problem.error, "op": problem.op}
-            found = Diagnostic("cuda", problem.explanation, problem.span)
+            found = Diagnostic("cuda", problem.explanation, problem.span, hint=problem.hint)
             return report([found], code, is_json, text=str(problem), facts=facts)
         case CompilerBug():
             where = Note(written(problem))
