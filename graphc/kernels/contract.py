@@ -10,7 +10,7 @@ The proof rests on what a contract says of its accesses, so everything else is r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -41,6 +41,7 @@ READY_SUFFIX = ".yaml"  # the contract of a kernel that was compiled elsewhere
 BINARIES = (".cubin", ".ptx")
 ELF, CUDA_MACHINE = b"\x7fELF", 190
 INTEGERS = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1), "u32": (0, 2**32 - 1)}
+MOST_CALLS = 1024  # calls that a contract remembers
 LAUNCH_NAMES = ("lo", "hi", "blocks", "arch", "device")
 
 
@@ -168,6 +169,8 @@ class Contract(Written):
     entry: str | None = None  # its function, if named otherwise than the kernel
 
     _document: Document | None = PrivateAttr(None)
+    # Calls bound before, by all that the checks look at; only a cache (see bind).
+    _calls: dict[Hashable, Call] = PrivateAttr(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -442,8 +445,27 @@ class Extent:
     span: Span
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Call:
+    """What is alike in all calls that give arguments of the same kind."""
+
+    kernel: Kernel
+    axis: Axis
+    accesses: tuple[tuple[str, Mode, Rows], ...]
+
+    def bound(self, args: Mapping[str, Argument]) -> Bound:
+        return Bound(self.kernel, tuple(self.touched(args)), self.axis)
+
+    def touched(self, args: Mapping[str, Argument]) -> Iterator[Access]:
+        for name, mode, rows in self.accesses:
+            argument = args[name]
+            assert argument.buffer is not None
+            region = Region(argument.buffer.name, 0, argument.buffer.nbytes)
+            yield Access(name, region, mode, rows, argument.span)
+
+
+@dataclass(slots=True)
+class Checked:
     """A call while it is being checked; mistakes are collected."""
 
     contract: Contract
@@ -490,9 +512,56 @@ def bind(
     """Check a call on ``device`` against the contract and say what it touches.
 
     A ``SpecError`` names every mistake, each at its argument. ``spans`` are the places of options
-    and scalars by name.
+    and scalars by name. Calls that are alike, as in each iteration of a repeat, are checked once.
     """
-    call = Call(contract, args, device, span, spans or {})
+    calls, key = contract._calls, likeness(args, options, scalars, device)
+    known = calls.get(key) if key is not None else None
+    if known is None:
+        known = checked_call(Checked(contract, args, device, span, spans or {}), options, scalars)
+        if len(calls) >= MOST_CALLS:
+            calls.clear()
+        if key is not None:
+            calls[key] = known
+    return known.bound(args)
+
+
+def likeness(
+    args: Mapping[str, Argument],
+    options: Mapping[str, int | str | bool],
+    scalars: Mapping[str, int | float],
+    device: str | None,
+) -> Hashable | None:
+    """All that the checks of a call look at, but for places and names; None if two names agree."""
+    given = [each.buffer for each in args.values() if each.buffer is not None]
+    if len({each.name for each in given}) < len(given):
+        return None  # which of them agree matters, too
+    arguments = tuple(
+        (
+            name,
+            each.rows,
+            each.passing,
+            each.buffer
+            and (
+                each.buffer.dtype,
+                each.buffer.shape,
+                each.buffer.per_count,
+                memory_of(each.buffer, device),
+            ),
+        )
+        for name, each in args.items()
+    )
+    values = [
+        (name, type(each), str(each)) for kept in (options, scalars) for name, each in kept.items()
+    ]
+    return arguments, len(options), tuple(values)
+
+
+def checked_call(
+    call: Checked,
+    options: Mapping[str, int | str | bool],
+    scalars: Mapping[str, int | float],
+) -> Call:
+    contract = call.contract
     check_names(call, options, scalars)
     for name, spec, argument, buffer in call.given():
         check_buffer(call, name, spec, argument, buffer)
@@ -507,14 +576,17 @@ def bind(
     if call.mistakes:
         raise SpecError(call.mistakes)
     axis = axis_of(call)
-    accesses = tuple(access_of(call, axis, *each) for each in call.given())
+    accesses = tuple(
+        (name, Mode(spec.access), rows_of(call, axis, name, spec, argument, buffer))
+        for name, spec, argument, buffer in call.given()
+    )
     if call.mistakes:
         raise SpecError(call.mistakes)
     kernel = Kernel(contract.name, call.symbols, chosen, dict(scalars))
-    return Bound(kernel, accesses, axis)
+    return Call(kernel, axis, accesses)
 
 
-def rings(call: Call) -> Iterator[str]:
+def rings(call: Checked) -> Iterator[str]:
     """The options that follow from the arguments that are rings."""
     for name, spec, argument, _ in call.given():
         if argument.passing is None:
@@ -526,7 +598,7 @@ def rings(call: Call) -> Iterator[str]:
 
 
 def check_names(
-    call: Call, options: Mapping[str, int | str | bool], scalars: Mapping[str, int | float]
+    call: Checked, options: Mapping[str, int | str | bool], scalars: Mapping[str, int | float]
 ) -> None:
     contract = call.contract
     for name, argument in call.args.items():
@@ -556,7 +628,7 @@ def check_names(
         check_scalar(call, name, scalars)
 
 
-def check_option(call: Call, name: str, value: int | str | bool) -> None:
+def check_option(call: Checked, name: str, value: int | str | bool) -> None:
     contract, span = call.contract, call.spans.get(name, call.span)
     option = contract.options.get(name)
     if name in {each.ring for each in contract.args.values()}:
@@ -580,11 +652,13 @@ def check_option(call: Call, name: str, value: int | str | bool) -> None:
             span,
         )
     elif contract.binary is not None and value != option.default:
-        text = f"kernel '{contract.name}' was compiled with '{name}' at its default: it cannot change"
+        text = (
+            f"kernel '{contract.name}' was compiled with '{name}' at its default: it cannot change"
+        )
         call.mistake("bad-option", text, span)
 
 
-def check_scalar(call: Call, name: str, scalars: Mapping[str, int | float]) -> None:
+def check_scalar(call: Checked, name: str, scalars: Mapping[str, int | float]) -> None:
     contract, span = call.contract, call.spans.get(name, call.span)
     if name not in contract.scalars:
         hint = did_you_mean(name, contract.scalars)
@@ -614,7 +688,7 @@ def check_scalar(call: Call, name: str, scalars: Mapping[str, int | float]) -> N
 
 
 def check_buffer(
-    call: Call, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
+    call: Checked, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
 ) -> None:
     declared = Note(f"'{buffer.name}' is declared here", buffer.span)
     notes = (declared,) if buffer.span != NOWHERE else ()
@@ -641,7 +715,7 @@ def memory_of(buffer: Buffer, device: str | None) -> str:
     return "device" if device in (None, buffer.device) else "peer"
 
 
-def unify(call: Call) -> None:
+def unify(call: Checked) -> None:
     """Fix the symbols from plain entries, then compare the entries that are expressions."""
     for name, spec, argument, buffer in call.given():
         if not has_rank(spec, buffer):
@@ -686,7 +760,7 @@ def extent(dim: int | str, index: int, buffer: Buffer) -> int:
     return buffer.shape[index]
 
 
-def fix(call: Call, symbol: str, found: Extent) -> None:
+def fix(call: Checked, symbol: str, found: Extent) -> None:
     first = call.extents.get(symbol)
     if first is None:
         call.extents[symbol] = found
@@ -700,7 +774,7 @@ def fix(call: Call, symbol: str, found: Extent) -> None:
 
 
 def mismatch(
-    call: Call, symbol: str, found: Extent, first: Extent, value: str, expected: str
+    call: Checked, symbol: str, found: Extent, first: Extent, value: str, expected: str
 ) -> None:
     where = f"dimension {found.dim} of '{buffer_name(call, found)}'"
     call.mistake(
@@ -712,7 +786,7 @@ def mismatch(
     )
 
 
-def buffer_name(call: Call, found: Extent) -> str:
+def buffer_name(call: Checked, found: Extent) -> str:
     buffer = call.args[found.argument].buffer
     return buffer.name if buffer else "null"
 
@@ -726,7 +800,7 @@ def follows(value: int) -> str:
     )
 
 
-def compare(call: Call, dim: int | str, found: Extent) -> None:
+def compare(call: Checked, dim: int | str, found: Extent) -> None:
     if isinstance(dim, int):
         wanted = dim
     else:
@@ -751,7 +825,7 @@ def compare(call: Call, dim: int | str, found: Extent) -> None:
         call.mistake("wrong-shape", text, found.span, *notes)
 
 
-def check_aliases(call: Call) -> None:
+def check_aliases(call: Checked) -> None:
     """One buffer for two arguments would hide an access of the kernel to itself."""
     seen: dict[str, tuple[str, ArgumentSpec, Argument]] = {}
     for name, spec, argument, buffer in call.given():
@@ -765,24 +839,15 @@ def check_aliases(call: Call) -> None:
             )
 
 
-def axis_of(call: Call) -> Axis:
+def axis_of(call: Checked) -> Axis:
     if call.contract.axis is None:
         return Axis()
     value = call.symbols[call.contract.axis]
     return Axis(int(value), factor_of(value))
 
 
-def access_of(
-    call: Call, axis: Axis, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
-) -> Access:
-    rows = rows_of(call, axis, name, spec, argument, buffer)
-    assert argument.buffer is not None
-    region = Region(buffer.name, 0, argument.buffer.nbytes)
-    return Access(name, region, Mode(spec.access), rows, argument.span)
-
-
 def rows_of(
-    call: Call, axis: Axis, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
+    call: Checked, axis: Axis, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
 ) -> Rows:
     if argument.rows is not None and argument.passing is None:
         if spec.rows.kind != "gather":

@@ -17,7 +17,7 @@ allows. Mistakes of a route are shown in its file, with the transfer as a note.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
@@ -42,7 +42,7 @@ from graphc.passes.choose_routes import source_device, target_device
 from graphc.plan import Need
 from graphc.regions import Region
 from graphc.routes import ENDS, RouteSpec, StagingSpec, StepSpec, Traveller
-from graphc.text.diagnostics import Note, SpecError, error, noted
+from graphc.text.diagnostics import Note, Span, SpecError, error, noted
 from graphc.text.load import Site
 
 
@@ -50,14 +50,19 @@ def lower_routes(program: Program, routes: Mapping[str, RouteSpec], catalog: Cat
     """Replace every transfer by its route's steps and add their staging buffers."""
     buffers = dict(program.buffers)
     ops: list[Op] = []
+    known: dict[Hashable, Lowered] = {}
     for op in program:
         if not isinstance(op.work, Transfer):
             ops.append(op)
             continue
         with noted(Note("used here", op.span)):
             for trip in trips(op, op.work, program, routes[op.work.route]):
-                buffers |= {each.name: each for each in trip.staging.values()}
-                ops += trip.steps(catalog)
+                key = likeness(trip)
+                if key not in known:
+                    known[key] = lowered(trip, catalog)
+                found = known[key].again(trip)
+                buffers |= {each.name: each for each in found.trip.staging.values()}
+                ops += found.ops
     return replace(program, buffers=buffers, ops=tuple(ops))
 
 
@@ -119,8 +124,7 @@ class Trip:
             op = self.step(step, at, catalog, is_first=is_first)
             check_cut(self, op, at)
             check_reach(self, op, step, at)
-            # From here on the spec's author is spoken to, who knows the transfer.
-            yield replace(op, accesses=tuple(replace(e, span=op.span) for e in op.accesses))
+            yield op
             is_first = False
 
     def step(self, step: StepSpec, at: Site, catalog: Catalog, *, is_first: bool) -> Op:
@@ -169,8 +173,71 @@ def trips(op: Op, work: Transfer, program: Program, route: RouteSpec) -> Iterato
         suffix = f".{index}" if pairs > 1 else ""
         source = program.buffers[op[f"source.{index}"].region.buffer]
         target = program.buffers[op[f"target.{index}"].region.buffer]
-        bare = Trip(op, work, route, suffix, devices, source, target, work.wire or source.dtype, {})
-        yield replace(bare, staging=dict(staging_of(bare)))
+        wire = work.wire or source.dtype
+        yield Trip(op, work, route, suffix, devices, source, target, wire, {})
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A trip with its staging, and its steps."""
+
+    trip: Trip
+    ops: tuple[Op, ...]
+
+    def again(self, trip: Trip) -> Lowered:
+        """The same for another trip that is like this one: only names and places differ."""
+        old, step = self.trip, trip.op.step
+        names = {old.source.name: trip.source.name, old.target.name: trip.target.name}
+        staging: dict[str, Buffer] = {}
+        for name, each in old.staging.items():
+            staging[name] = replace(each, name=f"{step}/{name}{trip.suffix}", span=trip.op.span)
+            names[each.name] = staging[name].name
+        ops: list[Op] = []
+        for like in self.ops:
+            name = step + like.name.removeprefix(old.op.step)
+            accesses = tuple(renamed(access, names, trip.op.span) for access in like.accesses)
+            placement = like.placement
+            if not ops and placement.after != trip.op.placement.after:
+                placement = replace(placement, after=trip.op.placement.after)
+            ops.append(
+                Op(
+                    name,
+                    name,
+                    like.device,
+                    like.work,
+                    accesses,
+                    like.axis,
+                    placement=placement,
+                    span=trip.op.span,
+                )
+            )
+        return Lowered(replace(trip, staging=staging), tuple(ops))
+
+
+def renamed(access: Access, names: Mapping[str, str], span: Span) -> Access:
+    # From here on the spec's author is spoken to, who knows the transfer and not its route.
+    region = Region(names[access.region.buffer], access.region.start, access.region.stop)
+    return Access(access.argument, region, access.mode, access.rows, span)
+
+
+def likeness(trip: Trip) -> Hashable:
+    """All that a route's steps depend on, but for names and places."""
+    placement = trip.op.placement
+    return (
+        trip.route.name,
+        trip.suffix,
+        trip.wire,
+        lane_of(trip.op.step),
+        tuple(trip.work.streams.items()),
+        (placement.pieces, placement.stream, placement.priority, placement.blocks),
+        *((e.device, e.dtype, e.shape, e.per_count) for e in (trip.source, trip.target)),
+    )
+
+
+def lowered(trip: Trip, catalog: Catalog) -> Lowered:
+    """The steps as the route file says; a ``SpecError`` if they cannot be."""
+    found = replace(trip, staging=dict(staging_of(trip)))
+    return Lowered(found, tuple(found.steps(catalog)))
 
 
 def staging_of(trip: Trip) -> Iterator[tuple[str, Buffer]]:

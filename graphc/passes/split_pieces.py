@@ -16,7 +16,7 @@ piece 1 of each. A slot of the ring is free again only when the piece that lay i
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -26,11 +26,13 @@ from math import lcm
 from graphc.ir import Access, Buffer, Op, Piece, Program, RowsKind
 from graphc.regions import Region
 
+WHOLE = (RowsKind.ALL, RowsKind.GATHER)  # what every piece touches from end to end
+
 
 def split_pieces(program: Program) -> Program:
     """Replace every op by its pieces; an op of one piece keeps its name."""
     nominal = nominal_extent(program)
-    pieces = [list(pieces_of(op, program.buffers, nominal)) for op in program]
+    pieces = [pieces_of(op, program.buffers, nominal) for op in program]
     ops: list[Op] = []
     for start, stop in turns(program.ops):
         ops += chain.from_iterable(zip(*pieces[start:stop], strict=True))
@@ -63,25 +65,22 @@ def nominal_extent(program: Program) -> int:
     """
     if program.capacity is None:
         return 1
-    bounds = {bound for op in program for bound in op.placement.pieces}
-    bounds |= {bound for op in program for each in op.accesses for bound in each.rows.blocks}
-    grain = lcm(*(bound.denominator for bound in bounds))
+    cuts = {id(op.placement.pieces): op.placement.pieces for op in program}  # few, and large
+    cuts |= {id(each.rows): each.rows.blocks for op in program for each in op.accesses}
+    grain = lcm(*(bound.denominator for bounds in cuts.values() for bound in bounds))
     return max(1, -(-program.capacity // grain)) * grain
 
 
-def pieces_of(op: Op, buffers: Mapping[str, Buffer], nominal: int) -> Iterator[Op]:
+def pieces_of(op: Op, buffers: Mapping[str, Buffer], nominal: int) -> list[Op]:
     pieces = cut(op.placement.pieces)
     columns = [
-        [
-            Access(each.argument, region, each.mode, each.rows, each.span)
-            for region in regions_of(each, buffers[each.region.buffer], pieces, nominal)
-        ]
-        for each in op.accesses
+        accesses_of(each, buffers[each.region.buffer], pieces, nominal) for each in op.accesses
     ]
     touched = zip(*columns, strict=True) if columns else repeat(())
-    for piece, accesses in zip(pieces, touched, strict=False):
-        yield Op(
-            op.name if piece.of == 1 else f"{op.name}/piece.{piece.index}",
+    is_cut = len(pieces) > 1
+    return [
+        Op(
+            f"{op.name}/piece.{piece.index}" if is_cut else op.name,
             op.step,
             op.device,
             op.work,
@@ -91,6 +90,8 @@ def pieces_of(op: Op, buffers: Mapping[str, Buffer], nominal: int) -> Iterator[O
             op.placement,
             op.span,
         )
+        for piece, accesses in zip(pieces, touched, strict=False)
+    ]
 
 
 @lru_cache(maxsize=1024)
@@ -104,11 +105,33 @@ def cut(bounds: tuple[Fraction, ...]) -> tuple[Piece, ...]:
     return tuple(Piece(index, of, bounds[index], bounds[index + 1]) for index in range(of))
 
 
-def regions_of(
+def accesses_of(
     access: Access, buffer: Buffer, pieces: tuple[Piece, ...], nominal: int
-) -> list[Region]:
-    """The bytes of one argument that each piece touches."""
-    rows, nbytes = buffer.nominal_rows(nominal), buffer.row_nbytes
+) -> list[Access]:
+    """What each piece touches of one argument; pieces that touch all of it share the access."""
+    nbytes = buffer.row_nbytes
+    if access.rows.kind in WHOLE:
+        stop = buffer.nominal_rows(nominal) * nbytes
+        if (access.region.start, access.region.stop) != (0, stop):
+            access = replace(access, region=Region(buffer.name, 0, stop))
+        return [access] * len(pieces)
+    return [
+        Access(
+            access.argument,
+            Region(buffer.name, start * nbytes, stop * nbytes),
+            access.mode,
+            access.rows,
+            access.span,
+        )
+        for start, stop in rows_of(access, buffer, pieces, nominal)
+    ]
+
+
+def rows_of(
+    access: Access, buffer: Buffer, pieces: tuple[Piece, ...], nominal: int
+) -> Iterable[tuple[int, int]]:
+    """The rows of one argument that each piece touches."""
+    rows = buffer.nominal_rows(nominal)
     unit = buffer.per_count or access.rows.factor  # rows that no bound divides
 
     def at(bound: Fraction) -> int:
@@ -116,19 +139,18 @@ def regions_of(
 
     match access.rows.kind:
         case RowsKind.ALL | RowsKind.GATHER:
-            return [Region(buffer.name, 0, rows * nbytes)] * len(pieces)
+            return [(0, rows)] * len(pieces)
         case RowsKind.PIECE:
-            bounds = [(piece.index, piece.index + 1) for piece in pieces]
+            return [(piece.index, piece.index + 1) for piece in pieces]
         case RowsKind.RING:
             slot_rows = buffer.rows // access.rows.factor
             slots = [piece.index % access.rows.factor * slot_rows for piece in pieces]
-            bounds = [(slot, slot + slot_rows) for slot in slots]
+            return [(slot, slot + slot_rows) for slot in slots]
         case RowsKind.SPLIT:
-            bounds = list(pairwise([at(pieces[0].start), *(at(piece.stop) for piece in pieces)]))
+            return pairwise([at(pieces[0].start), *(at(piece.stop) for piece in pieces)])
         case RowsKind.BLOCKS:
             met = [meeting(access.rows.blocks, piece) for piece in pieces]
-            bounds = [(at(first), at(last)) for first, last in met]
-    return [Region(buffer.name, start * nbytes, stop * nbytes) for start, stop in bounds]
+            return [(at(first), at(last)) for first, last in met]
 
 
 @lru_cache(maxsize=4096)

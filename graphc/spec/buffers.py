@@ -11,11 +11,11 @@ from typing import Any
 
 from graphc.dtypes import DTYPES
 from graphc.ir import MAPPED, Buffer, Role
-from graphc.spec.expand import NAME, Declared, Draft, Use
+from graphc.spec.expand import NAME, Declared, Draft, Round, Use
 from graphc.spec.faults import Faults
 from graphc.spec.values import holds
 from graphc.text.diagnostics import Diagnostic, Note, SpecError, error
-from graphc.text.expr import evaluate_count, evaluate_word, factor_of
+from graphc.text.expr import evaluate_count, evaluate_word, factor_of, mentions
 from graphc.text.suggest import did_you_mean
 
 MOST_BYTES = 2**48
@@ -28,6 +28,7 @@ class Buffers:
         self.devices, self.count_name, self.faults = tuple(devices), count_name, faults
         self.made: dict[str, Buffer] = {}
         self.depths: dict[Declared, int] = {}
+        self.alike: dict[Declared, Buffer] = {}  # but for its name, the same in all iterations
         self.failed: set[str] = set()
         self.absent: set[str] = set()
 
@@ -57,32 +58,35 @@ class Buffers:
             raise SpecError([]) from None
 
     def instance(self, declared: Declared, draft: Draft | None) -> Buffer | None:
-        prefix, scope = self.place(declared, draft)
-        name = prefix + declared.name
+        rounds = self.rounds(declared, draft)
+        name = (rounds[-1].prefix if rounds else declared.prefix) + declared.name
         if name in self.made:
             return self.made[name]
         if name in self.absent:
             return None
         if name in self.failed:
             raise SpecError([])
+        if declared in self.alike:
+            self.made[name] = renamed(self.alike[declared], name)
+            return self.made[name]
         self.failed.add(name)  # until it is made
+        scope = {**declared.scope, **{each.index: each.value for each in rounds}}
         if not holds(declared.spec.if_, scope, declared.site["if"].span):
             self.absent.add(name)
             return None
         buffer = self.make(name, declared, scope, draft)
         self.made[name] = buffer
+        if declared.spec.at is None and not mentions(
+            declared.spec, [each.index for each in rounds]
+        ):
+            self.alike[declared] = buffer
         return buffer
 
-    def place(self, declared: Declared, draft: Draft | None) -> tuple[str, Mapping[str, Any]]:
-        """What its name begins with, and what its expressions may name."""
+    def rounds(self, declared: Declared, draft: Draft | None) -> tuple[Round, ...]:
+        """The iterations, within that of its declaration, to which the buffer of an op belongs."""
         if draft is None:
-            return declared.prefix, declared.scope
-        rounds = draft.context.rounds
-        depth = self.depth(declared, draft)
-        if depth <= declared.depth:
-            return declared.prefix, declared.scope
-        inner = {each.index: each.value for each in rounds[declared.depth : depth]}
-        return rounds[depth - 1].prefix, {**declared.scope, **inner}
+            return ()
+        return draft.context.rounds[declared.depth : self.depth(declared, draft)]
 
     def depth(self, declared: Declared, draft: Draft) -> int:
         base = base_of(declared)
@@ -234,6 +238,20 @@ class Buffers:
 
     def is_made(self, declared: Declared) -> bool:
         return declared.prefix + declared.name in self.made
+
+
+def renamed(buffer: Buffer, name: str) -> Buffer:
+    """The buffer, which is no overlay, under another name."""
+    return Buffer(
+        name,
+        buffer.device,
+        buffer.dtype,
+        buffer.shape,
+        buffer.per_count,
+        buffer.role,
+        buffer.is_optional,
+        span=buffer.span,
+    )
 
 
 def base_of(declared: Declared) -> Declared | None:

@@ -58,7 +58,16 @@ from graphc.spec.model import (
     Spec,
     TransferOpSpec,
 )
-from graphc.spec.placement import Cut, bounds_of, check_pieces, check_streams, place
+from graphc.spec.placement import (
+    Cut,
+    Entry,
+    after_of,
+    bounds_of,
+    check_pieces,
+    check_streams,
+    entry_of,
+    placed,
+)
 from graphc.spec.values import (
     Given,
     ScheduleInForce,
@@ -71,7 +80,7 @@ from graphc.spec.values import (
     values_of,
 )
 from graphc.text.diagnostics import Note, Span, error
-from graphc.text.expr import evaluate_count, evaluate_number, evaluate_word, factor_of
+from graphc.text.expr import evaluate_count, evaluate_number, evaluate_word, factor_of, mentions
 from graphc.text.load import Site, kind
 from graphc.text.suggest import did_you_mean
 
@@ -184,7 +193,9 @@ class Builder:
     ) -> None:
         self.spec, self.values, self.schedule = spec, values, schedule
         self.catalog, self.routes, self.faults = catalog, routes, faults
+        self.placements = schedule.spec.placements
         self.cuts: dict[str, Cut] = {}
+        self.entries: dict[tuple[str, Site, str | None], Entry] = {}
         self.buffers = Buffers(spec.devices, values.count_name, faults)
 
     def program(self) -> Program:
@@ -252,7 +263,7 @@ class Builder:
     def check_placements(self, expander: Expander) -> None:
         # An op may be written and yet not be there: the count of its repeat was at fault.
         written = {*op_names(self.spec.site.document.data.get("ops"))}
-        for name in self.schedule.spec.placements:
+        for name in self.placements:
             if name not in expander.keys and name not in written:
                 at = self.schedule.site[name].key
                 hint = did_you_mean(name, (*expander.keys, "cuts", "emit", "memory", "units"))
@@ -485,7 +496,7 @@ class Builder:
 
     def placed(self, op: Op, draft: Draft, expander: Expander) -> Op:
         """The op with its entry of the schedule."""
-        spec = self.schedule.spec.placements.get(draft.key, PlacementSpec())
+        spec = self.placements.get(draft.key) or PlacementSpec()
         site = self.schedule.site[draft.key]
         cut = None
         if draft.spec.cut is not None:
@@ -500,18 +511,39 @@ class Builder:
                     at.span,
                     notes=[Note("cut here", cut.span)],
                 )
-        names = expander.taken
-        op = place(op, spec, site, draft.context, cut, names, self.routes, self.faults)
+        entry = self.entry(op, draft, spec, site, cut)
+        after: tuple[str, ...] = ()
+        if spec.after is not None:
+            with self.faults.collecting():
+                names = expander.taken
+                after = tuple(after_of(spec, site["after"], draft.context, op, names))
+        op = placed(op, entry, after)
         self.check_piece_rows(op, draft, site, cut)
         return op
+
+    def entry(
+        self, op: Op, draft: Draft, spec: PlacementSpec, site: Site, cut: Cut | None
+    ) -> Entry:
+        """What the schedule says, evaluated once if it is the same in all iterations."""
+        key = draft.key, draft.site, cut.name if cut else None
+        if key in self.entries:
+            return self.entries[key]
+        root = draft.context.root
+        entry = entry_of(op, spec, site, root, cut, self.routes, self.faults)
+        if not mentions(spec, [each.index for each in draft.context.rounds]):
+            self.entries[key] = entry
+        return entry
 
     def check_piece_rows(self, op: Op, draft: Draft, site: Site, cut: Cut | None) -> None:
         where = cut.span if cut else site["pieces"].key
         of = len(op.placement.pieces) - 1
-        check_pieces(op, draft, where if site.is_written or cut else draft.span)
+        if of > 1:
+            check_pieces(op, draft, where if site.is_written or cut else draft.span)
         for each in op.accesses:
+            if each.rows.kind is not RowsKind.PIECE:
+                continue
             rows = self.buffers.made[each.region.buffer].rows
-            if each.rows.kind is RowsKind.PIECE and rows != of:
+            if rows != of:
                 raise error(
                     "wrong-shape",
                     f"'{each.argument}' has one row for each piece: '{draft.key}' is cut into "

@@ -125,6 +125,7 @@ class Expander:
         self.keys: dict[str, Span] = {}  # every op that a schedule may name
         self.taken: dict[str, Span] = {}
         self.files: dict[str, tuple[OpsFileSpec, Site] | None] = {}
+        self.contracts: dict[str, Contract] = {}
 
     def expand(self, ops: list[OpSpec], site: Site, context: Context) -> None:
         for index, spec in enumerate(ops):
@@ -305,7 +306,7 @@ class Expander:
         self, name: str, key: str, spec: KernelOpSpec, site: Site, context: Context
     ) -> Draft:
         word = evaluate_word(spec.kernel, context.scope, site["kernel"].span)
-        contract = self.catalog.contract(str(word), site["kernel"].span)
+        contract = self.contract(str(word), site["kernel"].span)
         uses: dict[str, Use] = {}
         scalars: dict[str, int | float] = {}
         spans: dict[str, Span] = {}
@@ -326,6 +327,12 @@ class Expander:
         if missing:
             raise SpecError([])  # said already
         return Draft(name, key, spec, site, context, uses, contract, scalars, spans)
+
+    def contract(self, name: str, span: Span) -> Contract:
+        found = self.contracts.get(name)
+        if found is None:
+            found = self.contracts[name] = self.catalog.contract(name, span)
+        return found
 
 
 def scalar(value: Any, context: Context, span: Span) -> int | float:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from graphc.text.diagnostics import Diagnostic, Note, Span, SpecError
 
@@ -37,13 +36,9 @@ class Faults:
     ) -> None:
         self.add(Diagnostic(code, message, span, notes, hint))
 
-    @contextmanager
-    def collecting(self, notes: tuple[Note, ...] = ()) -> Iterator[None]:
+    def collecting(self, notes: tuple[Note, ...] = ()) -> Collecting:
         """Keep the mistakes of what is done inside; ``notes`` say how a used file came in."""
-        try:
-            yield
-        except SpecError as problem:
-            self.add(*(replace(each, notes=(*each.notes, *notes)) for each in problem.diagnostics))
+        return Collecting(self, notes)
 
     def follows(self, each: Diagnostic) -> bool:
         """Whether it only says again that a broken entry is missing."""
@@ -53,6 +48,24 @@ class Faults:
     def check(self) -> None:
         if self.found:
             raise SpecError(self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class Collecting:
+    """What ``Faults.collecting`` gives: no generator, for it is entered often."""
+
+    faults: Faults
+    notes: tuple[Note, ...]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> bool:
+        if not isinstance(problem, SpecError):
+            return False
+        found = problem.diagnostics
+        self.faults.add(*(replace(each, notes=(*each.notes, *self.notes)) for each in found))
+        return True
 
 
 def fingerprint(each: Diagnostic) -> tuple[str, Span, str]:

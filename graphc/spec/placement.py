@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any
@@ -80,20 +80,38 @@ def share_of(share: Any, scope: Scope, span: Span) -> Fraction:
     return found
 
 
-def place(
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the schedule says of an op, but for what it comes after."""
+
+    placement: Placement
+    route: str | None = None  # of a transfer
+    streams: Mapping[str, str] = field(default_factory=dict)  # of its steps
+
+
+def placed(op: Op, entry: Entry, after: tuple[str, ...]) -> Op:
+    """The op with what its entry says."""
+    work, placement = op.work, entry.placement
+    if isinstance(work, Transfer) and entry.route is not None:
+        work = Transfer(entry.route, work.wire, work.is_small, entry.streams)
+    if after:
+        placement = replace(placement, after=after)
+    return Op(op.name, op.step, op.device, work, op.accesses, op.axis, op.piece, placement, op.span)
+
+
+def entry_of(
     op: Op,
     spec: PlacementSpec,
     site: Site,
-    context: Context,
+    scope: Scope,
     cut: Cut | None,
-    names: Mapping[str, Span],
     routes: Mapping[str, RouteSpec],
     faults: Faults,
-) -> Op:
-    """The op with what its entry says; each field's mistakes are found on their own."""
-    scope = context.root
+) -> Entry:
+    """What the schedule says of an op; each field's mistakes are found on their own."""
     placement = Placement(pieces=cut.bounds) if cut else Placement()
-    work = op.work
+    route: str | None = None
+    streams: dict[str, str] = {}
     with faults.collecting():
         if spec.pieces is not None and cut is not None:
             raise error(
@@ -107,7 +125,7 @@ def place(
             bounds = bounds_of(spec.pieces, scope, site["pieces"])
             placement = replace(placement, pieces=bounds)
     with faults.collecting():
-        work = routed(op, spec, site, scope, routes)
+        route, streams = routed(op, spec, site, scope, routes)
     with faults.collecting():
         if isinstance(spec.stream, str):
             placement = replace(placement, stream=stream_name(spec.stream, scope, site["stream"]))
@@ -124,10 +142,7 @@ def place(
             if not isinstance(priority, int):
                 raise error("bad-value", "'priority' is a whole number", site["priority"].span)
             placement = replace(placement, priority=int(priority))
-    with faults.collecting():
-        after = tuple(after_of(spec, site["after"], context, op, names))
-        placement = replace(placement, after=after)
-    return replace(op, work=work, placement=placement)
+    return Entry(placement, route, streams)
 
 
 def stream_name(word: str, scope: Scope, site: Site) -> str:
@@ -139,15 +154,15 @@ def stream_name(word: str, scope: Scope, site: Site) -> str:
 
 def routed(
     op: Op, spec: PlacementSpec, site: Site, scope: Scope, routes: Mapping[str, RouteSpec]
-) -> Any:
-    """The work with its route and the streams of its steps."""
+) -> tuple[str | None, dict[str, str]]:
+    """The route of a transfer, and the streams of its steps."""
     if not isinstance(op.work, Transfer):
         if spec.route is not None:
             raise error("bad-route", f"'{op.step}' is no transfer: no route", site["route"].key)
         if isinstance(spec.stream, dict):
             text = f"'{op.step}' has no steps: name one stream"
             raise error("bad-stream", text, site["stream"].span)
-        return op.work
+        return None, {}
     route = evaluate_word(spec.route or AUTO, scope, site["route"].span)
     if route != AUTO and route not in routes:
         known = (AUTO, *routes)
@@ -166,7 +181,7 @@ def routed(
             hint = did_you_mean(step, known_steps) or f"its steps are {', '.join(known_steps)}"
             raise error("bad-stream", f"route '{route}' has no step '{step}'", at.key, hint=hint)
         streams[step] = stream_name(word, scope, at)
-    return replace(op.work, route=str(route), streams=streams)
+    return str(route), streams
 
 
 def steps_of(route: Any, work: Transfer, routes: Mapping[str, RouteSpec]) -> list[str]:
@@ -181,8 +196,6 @@ def after_of(
     spec: PlacementSpec, site: Site, context: Context, op: Op, names: Mapping[str, Span]
 ) -> Iterator[str]:
     listed = spec.after
-    if listed is None:
-        return
     if isinstance(listed, str):
         listed = evaluate(listed.removeprefix("="), context.root, site.span)
     if not isinstance(listed, list):
@@ -212,8 +225,6 @@ def resolved(name: str, context: Context, names: Mapping[str, Span]) -> str | No
 def check_pieces(op: Op, draft: Draft, span: Span) -> None:
     """An op in several pieces has an axis, and its pieces write apart from each other."""
     of = len(op.placement.pieces) - 1
-    if of == 1:
-        return
     if not has_axis(draft.contract, op):
         what = f"kernel '{draft.contract.name}'" if draft.contract else f"'{draft.key}'"
         text = f"'{draft.key}' cannot be cut into {of} pieces: {what} has no axis"
@@ -254,6 +265,9 @@ def check_streams(
 def named_streams(
     op: Op, buffers: Mapping[str, Buffer], routes: Mapping[str, RouteSpec], site: Site
 ) -> Iterator[tuple[str, str, Span]]:
+    is_named = isinstance(op.work, Transfer) and op.work.streams and op.work.route != AUTO
+    if op.placement.stream is None and not is_named:
+        return
     at = site[ITERATION.sub("", op.step)]["stream"]
     if op.placement.stream is not None:
         yield op.placement.stream, op.device, at.span

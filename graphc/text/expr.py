@@ -150,6 +150,16 @@ def evaluate_text(text: str, scope: Scope, span: Span = NOWHERE) -> str:
     return "".join(out)
 
 
+def mentions(written: object, names: Iterable[str]) -> bool:
+    """Whether any of the names is a word of what was written: if not, it depends on none of them.
+
+    >>> mentions(["=f16", "2 * layer"], ["layer"]), mentions("layers", ["layer"])
+    (True, False)
+    """
+    words = "|".join(map(re.escape, names))
+    return bool(words) and re.search(rf"\b(?:{words})\b", repr(written)) is not None
+
+
 def check_expression(text: str, span: Span = NOWHERE) -> Expression:
     """Parse an expression without a scope; a ``SpecError`` if it is none."""
     return parsed(text, span)

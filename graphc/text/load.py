@@ -42,10 +42,10 @@ class Document:
     places: Mapping[PathInFile, Place] = field(default_factory=dict)
     mistakes: tuple[Diagnostic, ...] = ()
     is_complete: bool = True  # whether the whole file could be read
+    root: Site = field(init=False, repr=False, compare=False)
 
-    @property
-    def root(self) -> Site:
-        return Site(self)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", Site(self))
 
     def place(self, path: PathInFile) -> Place:
         """The place of the entry, or of the nearest one around it."""
@@ -54,26 +54,26 @@ class Document:
         return self.places.get(path, Place(NOWHERE))
 
 
-@dataclass(frozen=True, slots=True)
 class Site:
-    """One entry of a document, from which others are reached: ``site["ops"][2]``."""
+    """One entry of a document, from which others are reached: ``site["ops"][2]``.
 
-    document: Document
-    path: PathInFile = ()
+    Entries are asked for again and again, in every iteration of a repeat: each is one object.
+    """
+
+    __slots__ = ("document", "inner", "key", "path", "span")
+
+    def __init__(self, document: Document, path: PathInFile = ()) -> None:
+        self.document, self.path = document, path
+        self.inner: dict[str | int, Site] = {}
+        place = document.place(path)
+        self.span = place.value  # where the value stands
+        self.key = place.key or place.value  # where the key stands; in a list, the value
 
     def __getitem__(self, part: str | int) -> Site:
-        return Site(self.document, (*self.path, part))
-
-    @property
-    def span(self) -> Span:
-        """Where the value stands."""
-        return self.document.place(self.path).value
-
-    @property
-    def key(self) -> Span:
-        """Where the key stands; of an entry without one (in a list), its value."""
-        place = self.document.place(self.path)
-        return place.key or place.value
+        found = self.inner.get(part)
+        if found is None:
+            found = self.inner[part] = Site(self.document, (*self.path, part))
+        return found
 
     @property
     def is_written(self) -> bool:
