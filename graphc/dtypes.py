@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
 
-import ml_dtypes
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +15,12 @@ class DType:
     """One element type."""
 
     name: str
-    numpy: np.dtype[np.generic]
+    nbytes: int
     ctype: str  # as kernels see it; 16-bit floats travel as their bits
 
     @property
-    def nbytes(self) -> int:
-        return self.numpy.itemsize
+    def numpy(self) -> np.dtype[np.generic]:
+        return numpy_dtype(self.name)
 
     @property
     def is_float(self) -> bool:
@@ -28,20 +30,20 @@ class DType:
 FLOATS = ("f64", "f32", "f16", "bf16", "fp8_e4m3")
 
 DTYPES: dict[str, DType] = {
-    name: DType(name, np.dtype(kind), ctype)
-    for name, kind, ctype in (
-        ("f64", np.float64, "double"),
-        ("f32", np.float32, "float"),
-        ("f16", np.float16, "unsigned short"),
-        ("bf16", ml_dtypes.bfloat16, "unsigned short"),
-        ("fp8_e4m3", ml_dtypes.float8_e4m3fn, "unsigned char"),
-        ("i64", np.int64, "long long"),
-        ("u64", np.uint64, "unsigned long long"),
-        ("i32", np.int32, "int"),
-        ("u32", np.uint32, "unsigned int"),
-        ("i16", np.int16, "short"),
-        ("i8", np.int8, "signed char"),
-        ("u8", np.uint8, "unsigned char"),
+    name: DType(name, nbytes, ctype)
+    for name, nbytes, ctype in (
+        ("f64", 8, "double"),
+        ("f32", 4, "float"),
+        ("f16", 2, "unsigned short"),
+        ("bf16", 2, "unsigned short"),
+        ("fp8_e4m3", 1, "unsigned char"),
+        ("i64", 8, "long long"),
+        ("u64", 8, "unsigned long long"),
+        ("i32", 4, "int"),
+        ("u32", 4, "unsigned int"),
+        ("i16", 2, "short"),
+        ("i8", 1, "signed char"),
+        ("u8", 1, "unsigned char"),
     )
 }
 
@@ -53,3 +55,20 @@ def dtype(name: str) -> DType:
     2
     """
     return DTYPES[name]
+
+
+@cache
+def numpy_dtype(name: str) -> np.dtype[np.generic]:
+    """The numpy dtype of that name; numpy is imported when arrays are made, not to compile.
+
+    >>> numpy_dtype("f16").name
+    'float16'
+    """
+    import numpy as np
+
+    if name in ("bf16", "fp8_e4m3"):
+        import ml_dtypes
+
+        return np.dtype({"bf16": ml_dtypes.bfloat16, "fp8_e4m3": ml_dtypes.float8_e4m3fn}[name])
+    kinds = {"f": "float", "i": "int", "u": "uint"}
+    return np.dtype(f"{kinds[name[0]]}{name[1:]}")

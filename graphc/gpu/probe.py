@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
-
-import numpy as np
 
 from graphc.gpu import open_driver
 from graphc.gpu.protocol import CopyCall, DeviceFacts, Driver, FillCall, KernelCall
 from graphc.text.diagnostics import CudaError
+
+if TYPE_CHECKING:
+    import numpy as np  # to compile, nothing but the architecture is asked here
 
 NO_P2P = "GRAPHC_NO_P2P"
 TEST_NBYTES = 4 << 20
@@ -194,6 +196,8 @@ class Bench:
     nbytes: int = TEST_NBYTES
 
     def run(self) -> dict[str, bool]:
+        import numpy as np
+
         sent = np.random.default_rng(self.ordinals).integers(
             0, 2**32, self.nbytes // 4, dtype=np.uint32
         )
@@ -219,6 +223,8 @@ class Bench:
         }
 
     def arrives(self, sent: np.ndarray, call: CopyCall, context: int, *, by_kernel: bool) -> bool:
+        import numpy as np
+
         received, wrong = np.empty_like(sent), np.full_like(sent, 0xA5A5A5A5)
         driver = self.driver
         with current(driver, self.contexts[0]):

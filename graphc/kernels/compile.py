@@ -1,27 +1,20 @@
 """A rendered kernel -> a cubin for one architecture, by way of a cache.
 
 A cubin is found again by source, options, architecture and the version of NVRTC: in this process
-first, then on disk (``GRAPHC_CACHE_DIR``, else ``graphc`` in the user's cache folder). An entry is
-written whole or not at all and carries its own checksum; a cache that is corrupted, full or
-read-only costs a compilation and nothing else.
+first, then on disk (see ``cache``).
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
-import tempfile
 from base64 import b64decode
-from contextlib import suppress
-from pathlib import Path
 
 from graphc.gpu import nvrtc
+from graphc.kernels.cache import from_disk, key_of, to_disk
 from graphc.kernels.render import READY, bare, origin
 from graphc.plan import KernelImage
 from graphc.text.diagnostics import CudaError, Diagnostic, Note, SpecError
 
-FORMAT = b"graphc-cubin-1\n"
 OPTIONS = ("--std=c++17", "--fmad=true")
 MOST_MISTAKES = 8
 
@@ -43,9 +36,9 @@ def compile_image(image: KernelImage, arch: str) -> bytes:
     check_architecture(image, arch)
     options = (*OPTIONS, f"-arch={arch}")
     source = bare(image.source)
-    key = cache_key(source, options)
+    key = key_of("cubin", source, options, nvrtc.version())
     if key not in compiled:
-        compiled[key] = from_disk(key) or compile_new(image, source, options, key)
+        compiled[key] = from_disk(key, "cubin") or compile_new(image, source, options, key)
     return compiled[key]
 
 
@@ -54,7 +47,7 @@ def compile_new(image: KernelImage, source: str, options: tuple[str, ...], key: 
         cubin = nvrtc.compile_cubin(source, f"{image.template}.cu", options)
     except nvrtc.Refused as refused:
         raise SpecError(mistakes(image, refused.log)) from None
-    to_disk(key, cubin)
+    to_disk(key, "cubin", cubin)
     return cubin
 
 
@@ -104,48 +97,3 @@ def mistake(image: KernelImage, number: int, said: str, lines: list[str]) -> Dia
     if place is None:
         return Diagnostic("bad-kernel", message, notes=(note,))
     return Diagnostic("bad-kernel", message, place.span, (note,))
-
-
-def cache_key(source: str, options: tuple[str, ...]) -> str:
-    parts = (FORMAT.decode(), source, options, nvrtc.version())
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def cache_folder() -> Path:
-    own = os.environ.get("GRAPHC_CACHE_DIR")
-    if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphc"
-
-
-def from_disk(key: str) -> bytes | None:
-    """The entry, if it is there and whole."""
-    try:
-        raw = entry_path(key).read_bytes()
-    except (OSError, RuntimeError):
-        return None
-    checksum, cubin = raw[len(FORMAT) : len(FORMAT) + 32], raw[len(FORMAT) + 32 :]
-    is_whole = raw.startswith(FORMAT) and hashlib.sha256(cubin).digest() == checksum
-    return cubin if cubin and is_whole else None
-
-
-def to_disk(key: str, cubin: bytes) -> None:
-    """Write the entry beside its place and move it there, so that no reader sees a part of it."""
-    partial: Path | None = None
-    try:
-        target = entry_path(key)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{key[:8]}-", dir=target.parent)
-        partial = Path(name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(FORMAT + hashlib.sha256(cubin).digest() + cubin)
-        partial.replace(target)
-    except (OSError, RuntimeError):
-        # RuntimeError: there is no home folder. Without a cache the cubin is made again next time.
-        if partial is not None:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-
-
-def entry_path(key: str) -> Path:
-    return cache_folder() / f"{key}.cubin"

@@ -586,6 +586,15 @@ def checked_call(
     return Call(kernel, axis, accesses)
 
 
+def built_in(contract: Contract, kernel: Kernel) -> dict[str, int]:
+    """The symbols that a template sees: those that do not vary from launch to launch."""
+    return {
+        name: int(value)
+        for name, value in kernel.symbols.items()
+        if name != contract.axis and not factor_of(value)
+    }
+
+
 def rings(call: Checked) -> Iterator[str]:
     """The options that follow from the arguments that are rings."""
     for name, spec, argument, _ in call.given():

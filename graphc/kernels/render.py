@@ -36,11 +36,10 @@ from jinja2.lexer import Token, TokenStream
 
 from graphc.dtypes import dtype
 from graphc.ir import Kernel
-from graphc.kernels.contract import read_binary
+from graphc.kernels.contract import built_in, read_binary
 from graphc.plan import KernelImage, Launch
 from graphc.resources import shipped
 from graphc.text.diagnostics import Span, SpecError, error
-from graphc.text.expr import factor_of
 
 if TYPE_CHECKING:
     from graphc.kernels.contract import Contract
@@ -147,11 +146,7 @@ def context(
     """All that a template sees."""
     known = {name: dtypes.get(name) or each.dtype[0] for name, each in contract.args.items()}
     return {
-        **{
-            name: int(value)
-            for name, value in kernel.symbols.items()
-            if name != contract.axis and not factor_of(value)
-        },
+        **built_in(contract, kernel),
         **{name: option.default for name, option in contract.options.items()},
         **kernel.options,
         "dtype": dict(dtypes),

@@ -24,7 +24,7 @@ from graphc.text.suggest import did_you_mean
 class Written(BaseModel):
     """A model of something that a person writes: no unknown fields, no conversions."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 WrittenT = TypeVar("WrittenT", bound=Written)
