@@ -3,6 +3,10 @@
 The program is a stack of peer layers cut into 8 pieces, shapes small, so that only the compiler
 works. Ops are counted after splitting. Kernel images are rendered, not compiled.
 
+Then what a user waits for: the peer layer by one route with its cubins, compiled again in the same
+process, and for the first time in a new process whose caches on disk are warm (medians of 5). Rows
+carry these figures as ``start``.
+
     python benchmarks/compile_time.py [--json] [--rounds 3] [--out rows.jsonl]
 """
 
@@ -13,6 +17,8 @@ import gc
 import json
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +28,25 @@ from graphc.ir import Program
 
 SPEC = Path(__file__).parent.parent / "specs" / "moe_peer.yaml"
 SIZES = (1_000, 4_000, 16_000)
+PRESETS = ("small", "full")
+STARTS = 5  # new processes, whose median counts
+
+# What a new process does: prints seconds for imports, first and second compile, and NVRTC's calls.
+START = """
+import sys, time
+times = [time.perf_counter()]
+import graphc.api
+times.append(time.perf_counter())
+from graphc.gpu.nvrtc import counter
+calls = []
+for _ in range(2):
+    start, before = time.perf_counter(), counter.compiles
+    graphc.api.compile(sys.argv[1], preset=sys.argv[2], route="host")
+    times.append(time.perf_counter() - start)
+    calls.append(counter.compiles - before)
+print(times[1] - times[0], *times[2:], *calls)
+"""
+FIGURES = ("import_s", "first_s", "second_s", "first_nvrtc_calls", "second_nvrtc_calls")
 
 
 class Stopwatch:
@@ -42,8 +67,8 @@ class Stopwatch:
 
 
 def measure(layers: int) -> dict[str, Any]:
-    watch = Stopwatch()
     gc.collect()
+    watch = Stopwatch()
     start = time.perf_counter()
     graphc.compile(
         SPEC,
@@ -64,6 +89,27 @@ def measure(layers: int) -> dict[str, Any]:
     }
 
 
+def starts(preset: str) -> dict[str, float]:
+    """The medians of new processes; the one before them fills the caches on disk."""
+    command = [sys.executable, "-c", START, str(SPEC), preset]
+    rounds = []
+    for _ in range(STARTS + 1):
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        rounds.append([float(each) for each in done.stdout.split()])
+    columns = zip(*rounds[1:], strict=True)
+    return {name: statistics.median(each) for name, each in zip(FIGURES, columns, strict=True)}
+
+
+def processor() -> str:
+    """The processor's name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
 def middle(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The round whose total is the median."""
     median = statistics.median_low(row["total_us_per_op"] for row in rows)
@@ -81,19 +127,27 @@ def main() -> None:
     layers = [max(1, round(size / per_layer)) for size in SIZES]
     rounds = [[measure(each) for each in layers] for _ in range(options.rounds)]
     rows = [middle([each[index] for each in rounds]) for index in range(len(SIZES))]
+    start = {preset: starts(preset) for preset in PRESETS}
+    facts = {"python": platform.python_version(), "processor": processor(), "start": start}
     if options.out:
-        facts = {"python": platform.python_version(), "machine": platform.machine()}
         with options.out.open("a") as file:
             for each in rounds:
                 file.writelines(json.dumps({**row, **facts}) + "\n" for row in each)
     if options.json:
-        print(json.dumps(rows, indent=1))
+        print(json.dumps([{**row, **facts} for row in rows], indent=1))
         return
     passes = list(rows[0]["us_per_op"])
     print(f"{'us an op':20}" + "".join(f"{row['ops']:>10,} ops" for row in rows))
     for name in passes:
         print(f"{name:20}" + "".join(f"{row['us_per_op'][name]:14.1f}" for row in rows))
     print(f"{'total':20}" + "".join(f"{row['total_us_per_op']:14.1f}" for row in rows))
+    for preset, each in start.items():
+        print(
+            f"\npreset {preset}, one route: in a new process, imports {each['import_s']:.2f} s, "
+            f"first compile {each['first_s']:.3f} s with {each['first_nvrtc_calls']:.0f} calls of "
+            f"NVRTC;\nsecond compile {each['second_s']:.3f} s with "
+            f"{each['second_nvrtc_calls']:.0f} calls"
+        )
 
 
 if __name__ == "__main__":

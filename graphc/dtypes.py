@@ -69,6 +69,7 @@ def numpy_dtype(name: str) -> np.dtype[np.generic]:
     if name in ("bf16", "fp8_e4m3"):
         import ml_dtypes
 
-        return np.dtype({"bf16": ml_dtypes.bfloat16, "fp8_e4m3": ml_dtypes.float8_e4m3fn}[name])
+        narrow = {"bf16": ml_dtypes.bfloat16, "fp8_e4m3": ml_dtypes.float8_e4m3fn}
+        return np.dtype(narrow[name])  # type: ignore[no-any-return]
     kinds = {"f": "float", "i": "int", "u": "uint"}
     return np.dtype(f"{kinds[name[0]]}{name[1:]}")

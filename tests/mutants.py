@@ -116,13 +116,13 @@ MUTANTS = (
     Mutant(
         MEMORY,
         "shares while an op on the old buffer may still run",
-        "return old.ops[-1] < new.ops[0] and not old.touching & ~new.before_all",
-        "return old.ops[-1] < new.ops[0]",
+        "return all(knows(new.before_all, op) for op in later)",
+        "return True",
     ),
     Mutant(
         MEMORY,
         "shares what others overlay",
-        "if life.buffer in overlaid or not life.writing:",
+        "if life.buffer in overlaid or not life.writes:",
         "if False:",
     ),
     Mutant(
@@ -158,13 +158,13 @@ MUTANTS = (
     Mutant(
         STREAMS,
         "gives every lane a stream",
-        "if all(not together & ~related[index] for index in group):",
+        "if are_ordered(sorted(group), together, before, after):",
         "if False:",
     ),
     Mutant(
         STREAMS,
         "lays every lane like compute",
-        "if all(not together & ~related[index] for index in group):",
+        "if are_ordered(sorted(group), together, before, after):",
         "if True:",
     ),
     Mutant(
@@ -188,19 +188,19 @@ MUTANTS = (
     Mutant(
         EVENTS,
         "never drops a wait that another implies",
-        "known |= self.at[bit]",
-        "known |= 1 << bit",
+        "known = joined(known, self.at[bit])",
+        "known = grown(known, bit)",
     ),
     Mutant(
         EVENTS,
         "believes that a stream knows what runs elsewhere",
-        "by_stream[stream] = known | 1 << bit",
-        "by_stream[stream] = known | (1 << bit) | (1 << bit >> 1)",
+        "by_stream[stream] = grown(known, bit)",
+        "by_stream[stream] = grown(grown(known, bit), bit - 1)",
     ),
     Mutant(
         EVENTS,
         "forgets to fork a stream",
-        "own.append(0)",
+        "own.append(BEGIN)",
         "pass",
     ),
     Mutant(
@@ -212,14 +212,14 @@ MUTANTS = (
     Mutant(
         EVENTS,
         "drops an edge that nothing implies",
-        "follows |= closure[node] | 1 << node",
-        "follows |= closure[node] | 1 << node | 1 << max(node - 1, 0)",
+        "follows = joined(follows, closure[node])",
+        "follows = grown(joined(follows, closure[node]), max(node - 1, 0))",
     ),
     Mutant(
         SPLIT,
         "lets pieces overlap",
-        "bounds = list(pairwise([at(pieces[0].start), *(at(piece.stop) for piece in pieces)]))",
-        "bounds = [(0, at(piece.stop)) for piece in pieces]",
+        "return pairwise([at(pieces[0].start), *(at(piece.stop) for piece in pieces)])",
+        "return [(0, at(piece.stop)) for piece in pieces]",
     ),
     Mutant(
         VERIFY,

@@ -103,7 +103,7 @@ def loaded(entry: bytes | None) -> KernelImage | None:
     """The image of an entry; None if there is none, or one that means nothing to this graphc."""
     try:
         fields: dict[str, Any] = json.loads(entry or b"{}")
-        launch = {
+        launch: dict[str, Any] = {
             name: tuple(each) if isinstance(each, list) else each
             for name, each in fields.pop("launch").items()
         }
@@ -117,9 +117,9 @@ def loaded(entry: bytes | None) -> KernelImage | None:
 @lru_cache(maxsize=64)
 def contents_of(state: State) -> str:
     """A digest of the files of a folder, and of the code that renders them."""
-    files = [path for path, _, _ in state]
+    files = [Path(path) for path, _, _ in state]
     code = Path(__file__).with_name("render.py")
-    return key_of(files, [Path(each).read_bytes() for each in (*files, code)])
+    return key_of(files, [each.read_bytes() for each in (*files, code)])
 
 
 def state_of(folder: Path) -> State:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 
 from graphc.ir import Graph, Join, Op, Placed, Stream
 from graphc.passes.closure import ancestors, predecessors
@@ -148,14 +149,14 @@ def lanes_without_overlap(graph: Graph, before: list[list[int]], steps: Steps) -
     """The lanes whose ops are ordered, each as one piece, with all that is laid like compute."""
     ops = graph.program.ops
     candidates: dict[Lane, list[int]] = {}
-    compute: dict[str, int] = {}  # device -> its ops that are laid like compute
+    compute: dict[str, set[int]] = {}  # device -> its ops that are laid like compute
     for first, group in zip(steps.first, steps.ops, strict=True):
         lane = lane_of(ops[first])
         if lane is not None:
             candidates.setdefault(lane, []).extend(group)
         elif ops[first].placement.stream is None:
             device = ops[first].device
-            compute[device] = compute.get(device, 0) | as_set(group)
+            compute.setdefault(device, set()).update(group)
     single = {
         lane: group
         for lane, group in candidates.items()
@@ -163,33 +164,45 @@ def lanes_without_overlap(graph: Graph, before: list[list[int]], steps: Steps) -
     }
     if not single:
         return set()
-    related = relatives(before)
+    after = followers(before)
     chosen = set()
     for lane, group in single.items():
-        together = compute.get(lane[0], 0) | as_set(group)
-        if all(not together & ~related[index] for index in group):
-            compute[lane[0]] = together
+        together = compute.setdefault(lane[0], set())
+        if are_ordered(sorted(group), together, before, after):
+            together.update(group)
             chosen.add(lane)
     return chosen
 
 
-def as_set(nodes: list[int]) -> int:
-    result = 0
+def are_ordered(
+    group: list[int], others: set[int], before: list[list[int]], after: list[list[int]]
+) -> bool:
+    """Whether each op of the group is ordered with all others, and with the rest of the group.
+
+    It is if, of any two of the group that follow each other in program order, the first is before
+    the second, before all others between them, and these before the second: what is farther away
+    follows. Paths between two ops run between them, for the program is in the order of the edges.
+    """
+    wanted = others | set(group)
+    for low, high in pairwise((-1, *group, len(before))):
+        if low >= 0 and not all_reached(
+            low, range(low + 1, min(high + 1, len(before))), before, wanted
+        ):
+            return False
+        if high < len(before) and not all_reached(high, range(high - 1, low, -1), after, wanted):
+            return False
+    return True
+
+
+def all_reached(start: int, nodes: range, edges: list[list[int]], wanted: set[int]) -> bool:
+    """Whether there is a path from the start to each of the nodes that is wanted."""
+    reached = {start}
     for node in nodes:
-        result |= 1 << node
-    return result
-
-
-def relatives(before: list[list[int]]) -> list[int]:
-    """For each op the set of ops that it is ordered with, itself included."""
-    closure = ancestors(before)
-    below = [0] * len(before)
-    for index in range(len(before) - 1, -1, -1):
-        own = below[index] | 1 << index
-        closure[index] |= own
-        for node in before[index]:
-            below[node] |= own
-    return closure
+        if not reached.isdisjoint(edges[node]):
+            reached.add(node)
+        elif node in wanted:
+            return False
+    return True
 
 
 # Streams

@@ -15,25 +15,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from graphc.ir import Emit, Graph, Instruction, Memory, Placed, Record, Run, Schedule, Wait
-from graphc.passes.closure import ancestors, predecessors
+from graphc.passes.closure import NOTHING, History, grown, histories, joined, knows, predecessors
 
-BEGIN = 1  # the set of the origin's beginning alone: bit 0; the op issued as n-th has bit n
+BEGIN = 0  # the bit of the origin's beginning; the op issued as n-th has bit n
 
 
 @dataclass(slots=True)
 class Knowledge:
     """What each op knows when it has run, as sets of bits in order of issue."""
 
-    at: list[int]  # by bit
+    at: list[History]  # by bit, itself included
     recorded: set[int] = field(default_factory=set)
 
-    def missing(self, wanted: list[int], known: int) -> tuple[list[int], int]:
+    def missing(self, wanted: list[int], known: History) -> tuple[list[int], History]:
         """Which of the wanted bits to wait for, the latest first, and what is known then."""
         waits = []
         for bit in sorted(wanted, reverse=True):
-            if not known >> bit & 1:
+            if not knows(known, bit):
                 waits.append(bit)
-                known |= self.at[bit]
+                known = joined(known, self.at[bit])
         self.recorded.update(waits)
         return waits, known
 
@@ -57,21 +57,22 @@ def find_waits(placed: Placed) -> tuple[list[list[int]], list[int], set[int]]:
     """For each op the bits it waits for; those the origin waits for at the end; all recorded."""
     bit_of = {name: bit for bit, name in enumerate(placed.order, start=1)}
     before = placed.graph.edges.pred
-    by_stream = {stream.name: 0 for stream in placed.streams}
-    by_stream[placed.origin] = BEGIN
+    begun = grown(NOTHING, BEGIN)
+    by_stream = dict.fromkeys((stream.name for stream in placed.streams), NOTHING)
+    by_stream[placed.origin] = begun
     tails: dict[str, int] = {}
-    knowledge = Knowledge([BEGIN])
+    knowledge = Knowledge([begun])
     waits = []
     for bit, name in enumerate(placed.order, start=1):
         stream = placed.stream_of[name]
         wanted = [bit_of[other] for other in before[name]]
         own, known = knowledge.missing(wanted, by_stream[stream])
-        if not known & BEGIN:
-            own.append(0)
-            knowledge.recorded.add(0)
-            known |= BEGIN
+        if not knows(known, BEGIN):
+            own.append(BEGIN)
+            knowledge.recorded.add(BEGIN)
+            known = joined(known, begun)
         waits.append(own)
-        by_stream[stream] = known | 1 << bit
+        by_stream[stream] = grown(known, bit)
         knowledge.at.append(by_stream[stream])
         tails[stream] = bit
     joins, _ = knowledge.missing(list(tails.values()), by_stream[placed.origin])
@@ -85,8 +86,8 @@ def issue(
     events = [f"{placed.origin}/begin", *placed.order]
     spans = {op.name: op.span for op in placed.graph.program.ops}
     result: list[Instruction] = []
-    if 0 in recorded:
-        result.append(Record(placed.origin, events[0]))
+    if BEGIN in recorded:
+        result.append(Record(placed.origin, events[BEGIN]))
     for bit, name in enumerate(placed.order, start=1):
         stream, span = placed.stream_of[name], spans[name]
         result += (Wait(stream, events[other], span) for other in waits[bit - 1])
@@ -100,13 +101,13 @@ def issue(
 def reduced_edges(graph: Graph) -> tuple[tuple[str, str], ...]:
     """The edges that do not follow from others, in program order."""
     before = predecessors(graph)
-    closure = ancestors(before)
+    closure = histories(before)
     ops = graph.program.ops
     result = []
     for index, nodes in enumerate(before):
-        follows = 0
+        follows = NOTHING
         for node in sorted(nodes, reverse=True):
-            if not follows >> node & 1:
-                follows |= closure[node] | 1 << node
+            if not knows(follows, node):
+                follows = joined(follows, closure[node])
                 result.append((ops[node].name, ops[index].name))
     return tuple(result)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TypeAlias
 
 import networkx as nx
@@ -34,7 +35,16 @@ from graphc.ir import (
     Role,
     Slot,
 )
-from graphc.passes.closure import ancestors, members, predecessors
+from graphc.passes.closure import (
+    NOTHING,
+    History,
+    as_set,
+    histories,
+    knows,
+    members,
+    predecessors,
+    shared,
+)
 
 ALIGNMENT = 256
 CANDIDATES = 16  # slots tried for a buffer: keeps the pass linear where nothing can be shared
@@ -49,9 +59,9 @@ def plan_memory(graph: Graph, memory: str) -> tuple[Graph, Memory]:
         arenas = share(program, lives, fits_by_program)
         graph, added = add_orders(graph, before, arenas)
         return graph, Memory(*place(program, arenas), added)
-    closure = ancestors(before)
+    closure = histories(before)
     for life in lives:
-        life.before_all = common(closure[index] for index in life.ops)
+        life.before_all = shared(closure[index] for index in life.ops)
     return graph, Memory(*place(program, share(program, lives, fits_by_graph)))
 
 
@@ -69,13 +79,15 @@ def separate(program: Program) -> Memory:
 
 @dataclass(slots=True)
 class Life:
-    """The ops that touch a scratch buffer or an overlay of it, also as sets."""
+    """The ops that touch a scratch buffer or an overlay of it, in program order."""
 
     buffer: str
-    ops: list[int] = field(default_factory=list)  # in program order
-    reading: int = 0
+    ops: list[int] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)
+    before_all: History = NOTHING  # the ops that are before all of them
+    reading: int = 0  # as sets: for the orders that `tight` adds
     writing: int = 0
-    before_all: int = 0  # the ops that are before all of them
 
     @property
     def touching(self) -> int:
@@ -96,9 +108,9 @@ def lifetimes(program: Program) -> list[Life]:
             if not life.ops or life.ops[-1] != index:
                 life.ops.append(index)
             if access.mode.is_read:
-                life.reading |= 1 << index
+                life.reads.append(index)
             if access.mode.is_write:
-                life.writing |= 1 << index
+                life.writes.append(index)
     return list(lives.values())
 
 
@@ -122,13 +134,6 @@ def resolve(buffers: Mapping[str, Buffer], name: str) -> tuple[str, int]:
     while (overlay := buffers[name].overlay) is not None:
         name, offset = overlay[0], offset + overlay[1]
     return name, offset
-
-
-def common(sets: Iterable[int]) -> int:
-    result = -1
-    for each in sets:
-        result &= each
-    return result
 
 
 # Sharing
@@ -162,7 +167,11 @@ def arena_of(buffer: Buffer) -> Arena:
 
 
 def fits_by_graph(old: Life, new: Life) -> bool:
-    return old.ops[-1] < new.ops[0] and not old.touching & ~new.before_all
+    if old.ops[-1] >= new.ops[0]:
+        return False
+    start = new.before_all[0]
+    later = takewhile(lambda op: op >= start, reversed(old.ops))
+    return all(knows(new.before_all, op) for op in later)
 
 
 def fits_by_program(old: Life, new: Life) -> bool:
@@ -178,7 +187,7 @@ def share(program: Program, lives: list[Life], fits: Fits) -> dict[Arena, list[R
         buffer = program.buffers[life.buffer]
         rows = arenas.setdefault(arena_of(buffer), [])
         # What nothing writes would not pass on an order from those before it to those behind it.
-        if life.buffer in overlaid or not life.writing:
+        if life.buffer in overlaid or not life.writes:
             rows.append(Row(buffer.nbytes, [life]))
             continue
         choices = open_rows.setdefault(arena_of(buffer), [])
@@ -254,6 +263,8 @@ def add_orders(
     graph: Graph, before: list[list[int]], arenas: Mapping[Arena, list[Row]]
 ) -> tuple[Graph, int]:
     """The graph with an order from each buffer of a row to the next, where there was none."""
+    for life in (life for rows in arenas.values() for row in rows for life in row.lives):
+        life.reading, life.writing = as_set(life.reads), as_set(life.writes)
     links: dict[int, list[Link]] = {}  # op -> the rows in which its buffers have a forerunner
     for rows in arenas.values():
         for row in rows:
