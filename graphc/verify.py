@@ -20,7 +20,9 @@ the instructions, the regions of the ops and the physical addresses.
    accesses that are nearest below it, so that the rest follows.
 4. *Memory.* Buffers that share physical bytes conflict by their exact bytes if both are fixed, as
    wholes if the count governs either. Where all accesses of one are before all of the other
-   nothing more is to be shown; else all pairs of accesses are compared.
+   nothing more is to be shown; else all pairs of accesses are compared. Order alone would not keep
+   bytes from being overwritten before they are read: so buffers over one memory are in use one
+   after the other, and what a buffer with a role keeps is nobody else's. Overlays are exempt.
 
 A wait (or host sync) of a hand-written schedule is redundant if no race appears when all instances
 of that line are dropped and all else stays. Two lines may each be redundant because of the other.
@@ -31,7 +33,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from graphc.dtypes import dtype
@@ -64,7 +65,7 @@ def verify(schedule: Schedule, *, order: Order = "streams") -> Proof:
 
     A race is a ``SpecError`` in a hand-written schedule and a ``CompilerBug`` in one of ours.
     """
-    faults = [*memory_faults(schedule), *instruction_faults(schedule)]
+    faults = [*memory_faults(schedule), *sharing_faults(schedule), *instruction_faults(schedule)]
     if order == "edges":
         faults += edge_faults(schedule)
     if faults:
@@ -72,6 +73,8 @@ def verify(schedule: Schedule, *, order: Order = "streams") -> Proof:
     sweep = examine(schedule, order)
     if sweep.races:
         refuse(schedule, [explain(race, schedule, order) for race in sweep.races.values()])
+    if sweep.lost:
+        refuse(schedule, list(sweep.lost.values()))
     redundant = redundant_waits(schedule) if schedule.is_handwritten and order == "streams" else ()
     return Proof(len(schedule.program.ops), sweep.pairs, sweep.nbytes, redundant)
 
@@ -300,7 +303,7 @@ class Race:
     touched: str  # the bytes
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Touch:
     """An access of an action, and the key under which it commutes (None: with nothing)."""
 
@@ -311,10 +314,11 @@ class Touch:
 
 @dataclass(slots=True)
 class Sweep:
-    """What was compared, and the races found, one for each pair of steps."""
+    """What was compared, the races found, one for each pair of steps, and buffers overwritten."""
 
     trace: Trace
     races: dict[tuple[str, str], Race] = field(default_factory=dict)
+    lost: dict[tuple[str, str], Diagnostic] = field(default_factory=dict)
     pairs: int = 0
     nbytes: int = 0
 
@@ -409,11 +413,7 @@ def sweep_buffer(sweep: Sweep, touches: Sequence[Touch], name: str) -> None:
     fronts: list[Front] = []  # disjoint, ascending
     for touch in touches:
         start, stop = touch.access.region.start, touch.access.region.stop
-        first = bisect_left(fronts, start + 1, key=attrgetter("stop"))
-        if first < len(fronts) and (fronts[first].start, fronts[first].stop) == (start, stop):
-            front = meet(sweep, fronts[first], touch, start, stop)  # by far the most frequent
-            fronts[first] = whole(touch) if touch.key is None else front
-            continue
+        first = bisect_left(fronts, start + 1, key=lambda each: each.stop)
         last = first
         fresh: list[Front] = []
         reached = start
@@ -433,7 +433,7 @@ def sweep_buffer(sweep: Sweep, touches: Sequence[Touch], name: str) -> None:
             fresh.append(Front(reached, stop, [touch], []))
         if touch.key is None:
             fresh = [*(each for each in fresh if not covers(touch, each)), whole(touch)]
-        fronts[first:last] = sorted(fresh, key=attrgetter("start"))
+        fronts[first:last] = sorted(fresh, key=lambda each: each.start)
     sweep.nbytes += sum(front.stop - front.start for front in fronts)
 
 
@@ -467,6 +467,7 @@ class Occupant:
     """A buffer on its bytes: all accesses, and the latest of them on each chain."""
 
     name: str
+    base: str  # over which it lies in the end, or itself
     start: int
     stop: int
     is_counted: bool
@@ -515,7 +516,8 @@ def occupant(trace: Trace, schedule: Schedule, name: str, touches: list[Touch]) 
         action = trace.actions[number]
         tails[action.chain] = max(tails.get(action.chain, -1), action.position)
     stop = slot.offset + buffer.nbytes
-    return Occupant(name, slot.offset, stop, bool(buffer.per_count), touches, actions, tails)
+    base = base_of(schedule, name)
+    return Occupant(name, base, slot.offset, stop, bool(buffer.per_count), touches, actions, tails)
 
 
 Held: TypeAlias = list[tuple[int, int, tuple[Occupant, ...]]]
@@ -558,9 +560,14 @@ def clear(sweep: Sweep, old: Occupant, new: Occupant, checked: set[str]) -> bool
     return False
 
 
-def is_wholly_before(trace: Trace, old: Occupant, new: Occupant) -> bool:
+def is_done_before(trace: Trace, old: Occupant, new: Occupant) -> bool:
+    """Whether the program, in its order, is done with the old buffer before it uses the new."""
     last = max(trace.actions[number].rank for number in old.actions)
-    if not last < trace.actions[new.actions[0]].rank:
+    return last < trace.actions[new.actions[0]].rank
+
+
+def is_wholly_before(trace: Trace, old: Occupant, new: Occupant) -> bool:
+    if not is_done_before(trace, old, new):
         return False
     tails = old.tails.items()
     return all(
@@ -572,6 +579,10 @@ def is_wholly_before(trace: Trace, old: Occupant, new: Occupant) -> bool:
 
 def compare(sweep: Sweep, old: Occupant, new: Occupant) -> None:
     """All pairs of conflicting accesses of two buffers must be ordered as the program has them."""
+    if old.base != new.base and not is_done_before(sweep.trace, old, new):
+        text = f"buffers '{old.name}' and '{new.name}' share memory, and both are in use at once"
+        span = sweep.trace.actions[new.touches[0].action].span
+        sweep.lost[old.name, new.name] = Diagnostic("bad-schedule", text, span)
     for one in old.touches:
         for two in new.touches:
             if one.action == two.action or not (
@@ -745,6 +756,33 @@ def edge_faults(schedule: Schedule) -> Iterator[Diagnostic]:
             yield Diagnostic("bad-schedule", f"edge '{one}' -> '{two}' names no op")
         elif places[one] >= places[two]:
             yield Diagnostic("bad-schedule", f"edge '{one}' -> '{two}' goes back")
+
+
+def base_of(schedule: Schedule, name: str) -> str:
+    """The buffer whose bytes these are in the end."""
+    buffers = schedule.program.buffers
+    seen = {name}
+    while (overlay := buffers[name].overlay) is not None and overlay[0] in buffers:
+        name = overlay[0]
+        if name in seen:
+            break
+        seen.add(name)
+    return name
+
+
+def sharing_faults(schedule: Schedule) -> Iterator[Diagnostic]:
+    """Buffers in the memory of one with a role: it keeps its bytes, and the caller may bind it."""
+    buffers = schedule.program.buffers
+    bases: dict[str, dict[str, None]] = {}  # allocation -> the buffers in it
+    for name, slot in schedule.memory.slots.items():
+        if name in buffers:
+            bases.setdefault(slot.allocation, {})[base_of(schedule, name)] = None
+    for allocation, names in bases.items():
+        owner = next((name for name in names if buffers[name].role is not Role.SCRATCH), None)
+        for name in names if owner is not None else ():
+            if name != owner:
+                text = f"buffer '{name}' lies in '{allocation}', which is for '{owner}' alone"
+                yield Diagnostic("bad-schedule", text, buffers[name].span)
 
 
 def memory_faults(schedule: Schedule) -> Iterator[Diagnostic]:

@@ -319,3 +319,29 @@ def test_an_edge_that_goes_back_is_a_fault() -> None:
     schedule = replace(forked(), is_handwritten=False, edges=(("two", "one"),))
     with pytest.raises(CompilerBug, match="goes back"):
         verify(schedule, order="edges")
+
+
+def in_one_stream(roles: dict[str, Role], *ops: Op) -> Schedule:
+    """The ops one after the other, on buffers that all lie on the same bytes."""
+    buffers = {name: Buffer(name, "g0", "u8", (8,), role=role) for name, role in roles.items()}
+    program = Program("p", ("g0",), buffers, ops)
+    memory = Memory((Allocation("s", "g0", 8),), {name: Slot("s", 0) for name in roles})
+    run = tuple(Run("a", each.name) for each in ops)
+    edges = tuple(pairwise(each.name for each in ops))
+    return Schedule(program, STREAMS, "a", run, edges, memory)
+
+
+@pytest.mark.parametrize("order", ["streams", "edges"])
+def test_order_alone_does_not_keep_what_another_buffer_overwrites(order: str) -> None:
+    roles = dict.fromkeys("pq", Role.SCRATCH)
+    ops = [op("p.w", "a", ("p", W)), op("q.w", "a", ("q", W)), op("p.r", "a", ("p", R))]
+    with pytest.raises(CompilerBug, match="'p' and 'q' share memory, and both are in use at once"):
+        verify(in_one_stream(roles, *ops), order=order)  # type: ignore[arg-type]
+    verify(in_one_stream(roles, ops[0], ops[2], ops[1]), order=order)  # type: ignore[arg-type]
+
+
+def test_what_a_buffer_with_a_role_keeps_is_nobody_elses() -> None:
+    roles = {"p": Role.STATE, "q": Role.SCRATCH}
+    ops = (op("p.u", "a", ("p", U)), op("q.w", "a", ("q", W)))
+    with pytest.raises(CompilerBug, match="'q' lies in 's', which is for 'p' alone"):
+        verify(in_one_stream(roles, *ops))

@@ -140,6 +140,9 @@ def rows_of(
     match access.rows.kind:
         case RowsKind.ALL | RowsKind.GATHER:
             return [(0, rows)] * len(pieces)
+        case RowsKind.PIECE if buffer.per_count:
+            # In which piece of another op the row lies hangs on the count.
+            return [(0, rows)] * len(pieces)
         case RowsKind.PIECE:
             return [(piece.index, piece.index + 1) for piece in pieces]
         case RowsKind.RING:

@@ -166,3 +166,13 @@ def test_blocks_begin_where_the_writers_pieces_do() -> None:
     )
     split = split_pieces(Program("p", ("gpu",), {"x": x, "y": y}, (op,)))
     assert split.ops[3]["source"].region == Region("x", 52 * 4, 72 * 4)
+
+
+@pytest.mark.parametrize("per_count", [0, 1])
+def test_a_row_for_each_piece_is_a_place_only_in_a_fixed_buffer(per_count: int) -> None:
+    """Of 2 rows in use, row 1 is piece 3 of 4 of another op: rows of the count shift with it."""
+    pieces = split_pieces(program(4, bounds(4), per_count=per_count, target=Rows(RowsKind.PIECE)))
+    found = [(op["target"].region.start, op["target"].region.stop) for op in pieces]
+    assert found == (
+        [(0, 48)] * 4 if per_count else [(12 * row, 12 * row + 12) for row in range(4)]
+    )

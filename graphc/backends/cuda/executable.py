@@ -24,7 +24,8 @@ class Executable:
     def __init__(self, session: Session) -> None:
         self.session, self.driver = session, session.driver
         self.is_eager = session.schedule.emit is Emit.STREAMS
-        self.built: Built | None = None
+        self.built: Built | None = None  # the graph that was instantiated
+        self.latest: Built | None = None  # that of the latest build, to which it was updated
         self.handle = 0
         self.rows = UNSET  # the count to which words and nodes are set
         self.is_stale = True  # the memory is bound otherwise than when it was built
@@ -36,9 +37,10 @@ class Executable:
             return
         self.session.memory.allocate_rest()
         self.session.prepare()
-        if not self.is_eager:
+        if self.is_eager:
+            self.is_stale = False
+        else:
             self.replace(self.session.emitter.build(rows))
-        self.is_stale = False
 
     def replace(self, built: Built) -> None:
         """Take over a new graph: by update where the driver can, else as a new executable."""
@@ -46,8 +48,8 @@ class Executable:
             read_back(self.driver, self.session.schedule, built)
             if self.built is not None and self.driver.update_exec(self.handle, built.graph) is None:
                 # Later changes of nodes go by the handles of the graph that was instantiated.
-                self.built.calls = built.calls
-                self.driver.destroy_graph(built.graph)
+                self.drop_update()
+                self.latest, self.is_stale = built, False
                 self.rows, self.enabled, self.counted = UNSET, {}, None
                 return
             handle = self.instantiate(built)
@@ -55,25 +57,33 @@ class Executable:
             self.driver.destroy_graph(built.graph)
             raise
         self.drop()
-        self.built, self.handle = built, handle
+        self.built = self.latest = built
+        self.handle, self.is_stale = handle, False
 
     def instantiate(self, built: Built) -> int:
         has_priorities = any(stream.priority for stream in self.session.schedule.streams)
         return self.driver.instantiate(built.graph, use_priorities=has_priorities)
 
     def drop(self) -> None:
-        """Wait for launches, then destroy the graph at hand."""
+        """Wait for launches, then destroy the graph at hand; the next launch builds one."""
         if self.built is not None:
             self.session.wait_for_all()
             self.driver.destroy_exec(self.handle)
+            self.drop_update()
             self.driver.destroy_graph(self.built.graph)
-        self.built, self.handle, self.rows = None, 0, UNSET
-        self.enabled, self.counted = {}, None
+        self.built, self.latest, self.handle, self.rows = None, None, 0, UNSET
+        self.enabled, self.counted, self.is_stale = {}, None, True
+
+    def drop_update(self) -> None:
+        """Destroy the graph of an update; the executable goes by the one instantiated."""
+        if self.latest is not None and self.latest is not self.built:
+            self.driver.destroy_graph(self.latest.graph)
+        self.latest = self.built
 
     def read_back(self) -> ReadBack | None:
-        if self.built is None:
+        if self.latest is None:
             return None
-        return read_back(self.driver, self.session.schedule, self.built)
+        return read_back(self.driver, self.session.schedule, self.latest)
 
     def set_rows(self, rows: int | None, stream: int, context: int) -> None:
         """Make the next launches use ``rows`` rows."""

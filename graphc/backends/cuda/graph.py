@@ -13,7 +13,7 @@ replay that uses it; nodes of copies and fills change for future launches only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -50,6 +50,7 @@ from graphc.plan import Plan, Variant
 from graphc.text.diagnostics import CudaError, UsageError
 
 NEVER = object()  # neither a stream nor a count: the fast path of ``launch`` does not apply
+NO_CONTEXT = -1  # which is never current
 LARGEST_DEFAULT_STREAM = 2  # handles 0, 1, 2 are the default streams of the current context
 POISON = 0xFF
 
@@ -79,10 +80,12 @@ class CudaGraph:
         self._last_stream: object = NEVER
         self._last_count: object = NEVER
         self._last_kind: type = type(NEVER)  # of the count: True and 1.0 are equal to 1
+        self._last_context: int | None = None  # of the caller, where it tells default streams apart
         self._replay: Callable[[], None] = self.synchronize
         session = Session(self._driver, plan, self.variant, machine, self.placed, self._argument)
         self._session, self._memory = session, session.memory
         self._home, self._handle = session.home, session.own_stream
+        self._place = session.home.context  # in which the handle means the stream of the launches
         self._executable = Executable(session)
 
     @property
@@ -101,6 +104,7 @@ class CudaGraph:
         Arrays on a device (and page-locked ones for mapped buffers) are used where they are;
         numpy arrays are copied into the graph's own memory, once, now. A list stands for the
         buffers of all iterations of that name. Nothing is bound if one of them does not fit.
+        An array that gives way is let go of only after the launches so far.
         """
         self._open_session()
         pairs = given_arrays(self.program, arrays, named)
@@ -140,6 +144,8 @@ class CudaGraph:
 
     def _bind_one(self, buffer: Buffer, value: Any, pointer: int | None) -> None:
         before = self._memory.address(buffer)
+        if buffer.name in self._bound and pointer != before:
+            self.synchronize()  # launches may still use the array, and nobody else may hold it
         if pointer is None:
             self._memory.own(buffer)
             self._bound.pop(buffer.name, None)
@@ -170,6 +176,10 @@ class CudaGraph:
                 stream is self._last_stream
                 and type(count) is self._last_kind
                 and count == self._last_count
+                and (
+                    self._last_context is None
+                    or self._last_context == self._driver.current_context()
+                )
             ):
                 self._replay()
             else:
@@ -184,16 +194,18 @@ class CudaGraph:
         self._forget_launch()
         # A default stream is that of the caller's current context, if there is one.
         is_default = handle <= LARGEST_DEFAULT_STREAM
-        place = (self._driver.current_context() if is_default else 0) or self._home.context
+        callers = self._driver.current_context() if is_default else 0
+        place = callers or self._home.context
         with current(self._driver, place):
             context = self._driver.stream_context(handle)
             self._executable.ensure_built(rows)
             self._executable.set_rows(rows, handle, context)
             replay = self._executable.launcher(rows, handle, context)
-            self._handle = handle
+            self._handle, self._place = handle, place
             replay()
         self._replay, self._last_stream = replay, stream
         self._last_count, self._last_kind = count, type(count)
+        self._last_context = (callers or NO_CONTEXT) if is_default else None
 
     def _forget_launch(self) -> None:
         """The next launch looks at everything again."""
@@ -203,7 +215,7 @@ class CudaGraph:
     def synchronize(self) -> None:
         """Wait for the launches so far; what failed on the GPU meanwhile is raised here."""
         self._open_session()
-        with self._at_home():
+        with self._within(self._place):
             self._driver.synchronize(self._handle)
 
     def read_back(self) -> ReadBack:
@@ -255,6 +267,7 @@ class CudaGraph:
         rows, rounds = check_count(self.program, count), check_rounds(rounds)
         with self._at_home():
             self._executable.ensure_built(rows)
+            session.wait_for_all()  # launches on other streams still read their count
             self._executable.set_rows(rows, session.own_stream, self._home.context)
             session.wait_for_all()
             return time_ops(session.emitter, rows, rounds)
@@ -262,6 +275,8 @@ class CudaGraph:
     def time_replays(self, rounds: int = 20, count: int | None = None) -> list[float]:
         """Microseconds of each of some replays, by events around it on the graph's own stream."""
         session, rounds = self._open_session(), check_rounds(rounds)
+        with self._at_home():
+            session.wait_for_all()  # launches on other streams are not ordered with our own
         self.launch(None, count)
         with self._at_home():
             return time_replays(self._driver, session.own_stream, self._replay, rounds)
@@ -275,11 +290,15 @@ class CudaGraph:
             raise is_closed_error(self.plan.name)
         return self._session
 
+    def _at_home(self) -> AbstractContextManager[None]:
+        """Work in the origin's context."""
+        return self._within(self._home.context)
+
     @contextmanager
-    def _at_home(self) -> Iterator[None]:
-        """Work in the origin's context; a fault that shows there is explained."""
+    def _within(self, context: int) -> Iterator[None]:
+        """Work in a context; a fault that shows there is explained."""
         try:
-            with current(self._driver, self._home.context):
+            with current(self._driver, context):
                 yield
         except CudaError as problem:
             raise explained(problem, self.plan) from None

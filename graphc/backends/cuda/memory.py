@@ -76,8 +76,7 @@ class DeviceMemory:
         name = self.schedule.memory.slots[buffer.name].allocation
         for each in self.schedule.memory.allocations:
             if each.name == name and name not in self.owned:
-                self.bases.pop(name, None)
-                self.ensure(each)
+                self.acquire(each)
         self.bases[name] = self.owned[name]
         return self.address(buffer)
 
@@ -92,13 +91,14 @@ class DeviceMemory:
         return 0 if base is None else base + slot.offset
 
     def ensure(self, allocation: Allocation) -> None:
-        if allocation.name in self.bases:
-            return
-        nbytes = max(allocation.nbytes, SMALLEST)
-        is_mapped = allocation.device == MAPPED
-        place = self.mapped if is_mapped else self.on_device
-        pointer = place(allocation, nbytes)
-        self.bases[allocation.name] = self.owned[allocation.name] = pointer
+        if allocation.name not in self.bases:
+            self.acquire(allocation)
+            self.bases[allocation.name] = self.owned[allocation.name]
+
+    def acquire(self, allocation: Allocation) -> None:
+        """Allocate it; where its buffers lie changes only once that has gone well."""
+        place = self.mapped if allocation.device == MAPPED else self.on_device
+        self.owned[allocation.name] = place(allocation, max(allocation.nbytes, SMALLEST))
 
     def on_device(self, allocation: Allocation, nbytes: int) -> int:
         gpu = self.gpus[allocation.device]
