@@ -33,6 +33,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from graphc.dtypes import dtype
@@ -303,7 +304,7 @@ class Race:
     touched: str  # the bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Touch:
     """An access of an action, and the key under which it commutes (None: with nothing)."""
 
@@ -413,7 +414,11 @@ def sweep_buffer(sweep: Sweep, touches: Sequence[Touch], name: str) -> None:
     fronts: list[Front] = []  # disjoint, ascending
     for touch in touches:
         start, stop = touch.access.region.start, touch.access.region.stop
-        first = bisect_left(fronts, start + 1, key=lambda each: each.stop)
+        first = bisect_left(fronts, start + 1, key=attrgetter("stop"))
+        if first < len(fronts) and (fronts[first].start, fronts[first].stop) == (start, stop):
+            front = meet(sweep, fronts[first], touch, start, stop)  # by far the most frequent
+            fronts[first] = whole(touch) if touch.key is None else front
+            continue
         last = first
         fresh: list[Front] = []
         reached = start
@@ -433,7 +438,7 @@ def sweep_buffer(sweep: Sweep, touches: Sequence[Touch], name: str) -> None:
             fresh.append(Front(reached, stop, [touch], []))
         if touch.key is None:
             fresh = [*(each for each in fresh if not covers(touch, each)), whole(touch)]
-        fronts[first:last] = sorted(fresh, key=lambda each: each.start)
+        fronts[first:last] = sorted(fresh, key=attrgetter("start"))
     sweep.nbytes += sum(front.stop - front.start for front in fronts)
 
 
