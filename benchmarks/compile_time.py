@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -69,7 +70,7 @@ class Stopwatch:
 def measure(layers: int) -> dict[str, Any]:
     gc.collect()
     watch = Stopwatch()
-    start = time.perf_counter()
+    start, started = time.perf_counter(), time.process_time()
     graphc.compile(
         SPEC,
         preset="small",
@@ -80,11 +81,13 @@ def measure(layers: int) -> dict[str, Any]:
         observe=watch,
     )
     total = (time.perf_counter() - start) * 1e6
+    cpu = (time.process_time() - started) * 1e6
     return {
         "layers": layers,
         "ops": watch.ops,
         "total_us": total,
         "total_us_per_op": total / watch.ops,
+        "cpu_us_per_op": cpu / watch.ops,  # what a busy machine does not change as much
         "us_per_op": {name: us / watch.ops for name, us in watch.us.items()},
     }
 
@@ -128,7 +131,13 @@ def main() -> None:
     rounds = [[measure(each) for each in layers] for _ in range(options.rounds)]
     rows = [middle([each[index] for each in rounds]) for index in range(len(SIZES))]
     start = {preset: starts(preset) for preset in PRESETS}
-    facts = {"python": platform.python_version(), "processor": processor(), "start": start}
+    facts = {
+        "python": platform.python_version(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],  # processes that wanted to run: above the cores, times are long
+        "start": start,
+    }
     if options.out:
         with options.out.open("a") as file:
             for each in rounds:
@@ -141,6 +150,7 @@ def main() -> None:
     for name in passes:
         print(f"{name:20}" + "".join(f"{row['us_per_op'][name]:14.1f}" for row in rows))
     print(f"{'total':20}" + "".join(f"{row['total_us_per_op']:14.1f}" for row in rows))
+    print(f"{'of it on the CPU':20}" + "".join(f"{row['cpu_us_per_op']:14.1f}" for row in rows))
     for preset, each in start.items():
         print(
             f"\npreset {preset}, one route: in a new process, imports {each['import_s']:.2f} s, "
