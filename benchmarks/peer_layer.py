@@ -248,8 +248,14 @@ def main() -> None:
     options = parser.parse_args()
 
     routes = options.routes.split(",")
-    gpus = doctor_facts(with_rates=False).gpus
-    facts = {"gpu": gpus[0].name, "gpus": len(gpus), "preset": options.preset}
+    machine = doctor_facts(with_rates=False)
+    facts = {
+        "gpu": machine.gpus[0].name,
+        "gpus": len(machine.gpus),
+        "driver": machine.driver,
+        "nvrtc": machine.nvrtc,
+        "preset": options.preset,
+    }
     inputs = Inputs(skew=3.0 if options.what == "skew" else 0.0)
     if options.what == "launch":
         rows = list(launch_rows(options.preset, inputs, max(options.rounds, 20)))

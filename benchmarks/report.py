@@ -1,0 +1,160 @@
+"""The tables of docs/measured.md, from the raw rows in ``benchmarks/results/``.
+
+    python benchmarks/report.py            print them
+    python benchmarks/report.py --write    put them into docs/measured.md, between its marks
+
+A ratio is the median of the ratios of single rounds, in which both were measured in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+PAGE = HERE.parent / "docs" / "measured.md"
+MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+Row = dict[str, Any]
+
+
+def rows_of(name: str) -> list[Row]:
+    with (RESULTS / f"{name}.jsonl").open() as file:
+        return [json.loads(line) for line in file]
+
+
+def peer_layer(what: str) -> Iterator[str]:
+    """A line for each schedule, route by route (and share by share), the fastest first."""
+    rows = [row for row in rows_of("peer_layer") if row["what"] == what]
+    us: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        if "us" in row:
+            us[row["schedule"]][row["round"]] = row["us"]
+    waits = {row["schedule"]: waited(row) for row in rows if "ops" in row}
+    bound = bounds(rows)
+    yield "| schedule | ms | times its one piece | of the bound | combine waits, ms |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name in sorted(us, key=lambda each: (group_of(each), median(us[each].values()))):
+        found = us[name]
+        values = next(row for row in rows if row["schedule"] == name)
+        base = next(each for each in us if is_base(each) and group_of(each) == group_of(name))
+        ratio = median(us[base][number] / found[number] for number in found)
+        share = median(found.values()) / bound[str(values.get("peer_experts"))]
+        yield (
+            f"| {name} | {median(found.values()) / 1e3:.2f} | {ratio:.2f} | {share:.2f} "
+            f"| {waits[name] / 1e3:.2f} |"
+        )
+
+
+def is_base(schedule: str) -> bool:
+    return schedule.endswith("pieces=1 compute=1")
+
+
+def group_of(schedule: str) -> tuple[str, ...]:
+    """What must be alike for two schedules to be compared: the route and the share of experts."""
+    return tuple(re.findall(r"(?:route|peer_experts)=\S+", schedule))
+
+
+def waited(row: Row) -> float:
+    return sum(op["waited_us"] for op in row["ops"] if op["step"].endswith("combine"))
+
+
+def bounds(rows: list[Row]) -> dict[str, float]:
+    """The busiest engine with every op alone, by share of experts: the least over the routes."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if row["schedule"] == "alone":
+            busy: dict[str, float] = defaultdict(float)
+            for op in row["ops"]:
+                busy[op["engine"]] += op["us"]
+            share = str(row.get("peer_experts"))
+            found[share] = min(found.get(share, float("inf")), max(busy.values()))
+    return found
+
+
+def alone(route: str = "host") -> Iterator[str]:
+    """Every op alone, in one piece."""
+    rows = [row for row in rows_of("peer_layer") if row.get("schedule") == "alone"]
+    row = next(row for row in rows if row["what"] == "pieces" and row["route"] == route)
+    yield "| op | us | engine |"
+    yield "| --- | --- | --- |"
+    for op in row["ops"]:
+        yield f"| {op['step'].partition('/')[2]} | {op['us']:.0f} | {op['engine']} |"
+
+
+def launch() -> Iterator[str]:
+    rows = [row for row in rows_of("peer_layer") if row["what"] == "launch"]
+    by_call: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        by_call[row["call"]][row["round"]] = row["us"]
+    ours, raw = by_call["graph.launch"], by_call["raw"]
+    more = median(ours[number] - raw[number] for number in ours)
+    yield "| call | host time, us |"
+    yield "| --- | --- |"
+    yield f"| the raw driver call | {median(raw.values()):.2f} |"
+    yield f"| `graph.launch()` | {median(ours.values()):.2f} |"
+    yield f"| more, round by round | {more:+.2f} |"
+
+
+def gemm() -> Iterator[str]:
+    """Our kernels and torch's on the same rows; a ratio above 1 is a kernel that is faster."""
+    us: dict[tuple[str, str], dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows_of("grouped_gemm"):
+        us[row["what"], row["size"]][row["kernel"]][row["round"]] = row["us"]
+    yield "| product | rows | torch, us | kernel | us | times as fast |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for (what, size), kernels in us.items():
+        torch = kernels.pop("torch")
+        for kernel, found in kernels.items():
+            ratio = median(torch[number] / found[number] for number in found)
+            yield (
+                f"| {what} | {size} | {median(torch.values()):.0f} | {kernel} "
+                f"| {median(found.values()):.0f} | {ratio:.2f} |"
+            )
+
+
+def layer_kernels() -> Iterator[str]:
+    """The kernels bound by memory, beside a copy of as many bytes in the same rounds."""
+    found: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows_of("layer_kernels"):
+        if row["templates"] == "shipped":
+            found[row["kernel"], row["size"]].append(row)
+    yield "| kernel | size | us | a copy of its bytes, us |"
+    yield "| --- | --- | --- | --- |"
+    for (kernel, size), rows in found.items():
+        us, floor = (median(row[each] for row in rows) for each in ("us", "floor_us"))
+        yield f"| {kernel} | {size} | {us:.1f} | {floor:.1f} |"
+
+
+TABLES = {
+    "gemm": gemm,
+    "kernels": layer_kernels,
+    "pieces": lambda: peer_layer("pieces"),
+    "share": lambda: peer_layer("share"),
+    "skew": lambda: peer_layer("skew"),
+    "alone": alone,
+    "launch": launch,
+}
+
+
+def filled(page: str) -> str:
+    """The page with every marked table as the rows have it now."""
+    return MARKS.sub(lambda found: found[1] + "\n".join(TABLES[found[2]]()) + "\n" + found[3], page)
+
+
+def main() -> None:
+    if "--write" in sys.argv:
+        PAGE.write_text(filled(PAGE.read_text()))
+        return
+    for name, table in TABLES.items():
+        print(f"\n{name}\n" + "\n".join(table()))
+
+
+if __name__ == "__main__":
+    main()
