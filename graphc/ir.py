@@ -82,7 +82,8 @@ class Mode(StrEnum):
 
     ``write`` covers all declared bytes; ``write_some`` has the hazards of a write but ends no
     lifetime; ``update`` reads and writes; ``scatter`` is disjoint by construction among the pieces
-    of its own op; ``accumulate`` is order-free on exact types and an update on floats.
+    of its own op; ``accumulate`` is an update which, on exact types, is free of order among calls
+    of one kernel that are alike but for their buffers.
     """
 
     READ = "read"

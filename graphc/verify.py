@@ -14,15 +14,19 @@ the instructions, the regions of the ops and the physical addresses.
    replay is before all of the next, and one replay proves all. Else two are unrolled, on the same
    streams and events, and both are swept.
 3. *What must be ordered.* Two accesses conflict if they share bytes and one of them writes; only
-   ``scatter`` within one step and replay, and ``accumulate`` on one buffer of an exact type, are
-   exempt. Conflicting accesses must be ordered as the program has them (a hand-written schedule:
-   as they are issued). A sweep of each buffer in that order checks every access against the
-   accesses that are nearest below it, so that the rest follows.
+   ``scatter`` by one argument within one step and replay, and ``accumulate`` on one buffer of an
+   exact type by one argument of the same kernel with the same options and scalars, are exempt.
+   Conflicting accesses must be ordered as the program has them (a hand-written schedule: as they
+   are issued). A sweep of each buffer in that order checks every access against the accesses that
+   are nearest below it, so that the rest follows.
 4. *Memory.* Buffers that share physical bytes conflict by their exact bytes if both are fixed, as
    wholes if the count governs either. Where all accesses of one are before all of the other
    nothing more is to be shown; else all pairs of accesses are compared. Order alone would not keep
    bytes from being overwritten before they are read: so buffers over one memory are in use one
    after the other, and what a buffer with a role keeps is nobody else's. Overlays are exempt.
+
+Regions are first worked out again: from an access's rows, the op's piece and axis, and the buffer.
+Only an op that declares what it touches and runs nothing (``Opaque``) is taken at its word.
 
 A wait (or host sync) of a hand-written schedule is redundant if no race appears when all instances
 of that line are dropped and all else stays. Two lines may each be redundant because of the other.
@@ -33,19 +37,32 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from graphc.dtypes import dtype
 from graphc.ir import (
     HOST,
+    SPLIT,
     Access,
+    Buffer,
+    Copy,
+    Extern,
+    Fill,
     Hazard,
     Instruction,
+    Join,
+    Kernel,
     Mode,
     Op,
+    Opaque,
+    Piece,
+    Program,
     Record,
     Role,
+    Rows,
+    RowsKind,
     Run,
     Schedule,
     Sync,
@@ -57,6 +74,7 @@ from graphc.text.diagnostics import NOWHERE, CompilerBug, Diagnostic, Note, Span
 
 Order: TypeAlias = Literal["streams", "edges"]
 MAX_RACES = 10
+WHOLE = (RowsKind.ALL, RowsKind.GATHER)  # what every piece touches from end to end
 WRITTEN_BY_CALLER = (Role.INPUT, Role.INOUT, Role.WEIGHT, Role.STATE)
 READ_BY_CALLER = (Role.OUTPUT, Role.INOUT, Role.STATE, Role.STATUS)
 
@@ -67,6 +85,7 @@ def verify(schedule: Schedule, *, order: Order = "streams") -> Proof:
     A race is a ``SpecError`` in a hand-written schedule and a ``CompilerBug`` in one of ours.
     """
     faults = [*memory_faults(schedule), *sharing_faults(schedule), *instruction_faults(schedule)]
+    faults += region_faults(schedule.program)
     if order == "edges":
         faults += edge_faults(schedule)
     if faults:
@@ -392,11 +411,23 @@ def caller_accesses(schedule: Schedule, is_begin: bool) -> Iterator[Access]:
 def commuting(action: Action, access: Access, is_exact: bool) -> object:
     if access.mode is Mode.READ:
         return "read"
-    if access.mode is Mode.SCATTER and action.op is not None:
-        return action.op.step, action.replay
+    if action.op is None:
+        return None
+    if access.mode is Mode.SCATTER:
+        return action.op.step, access.argument, action.replay
     if access.mode is Mode.ACCUMULATE and is_exact:
-        return "accumulate"
+        return "accumulate", access.argument, *operation(action.op)
     return None
+
+
+def operation(op: Op) -> tuple[object, ...]:
+    """What decides how an op combines values: two kernels may do it in two ways."""
+    work = op.work
+    if isinstance(work, Kernel):
+        return work.template, frozenset(work.options.items()), frozenset(work.scalars.items())
+    if isinstance(work, Extern):
+        return work.function, work.reference, frozenset(work.scalars.items())
+    return (op.step,)
 
 
 @dataclass(slots=True)
@@ -833,3 +864,128 @@ def memory_faults(schedule: Schedule) -> Iterator[Diagnostic]:
                     f"buffer '{name}' does not lie on '{buffer.overlay[0]}'",
                     buffer.span,
                 )
+
+
+# Regions, worked out again
+
+
+def region_faults(program: Program) -> Iterator[Diagnostic]:
+    """Regions that are not what their ops will touch."""
+    reach = Reach(program)
+    for op in program.ops:
+        if isinstance(op.work, Opaque | Join):
+            continue  # what it declares is all that it is
+        for access in op.accesses:
+            if access.region.buffer not in program.buffers or reach.is_right(op, access):
+                continue
+            name, found = access.region.buffer, reach.bytes(op, access)
+            text = (
+                f"'{op.name}' touches {name}[{found[0]}:{found[1]}] by argument "
+                f"'{access.argument}', but {access.region} is declared"
+                if found
+                else f"'{op.name}' cannot touch the rows '{access.rows.kind}' of '{name}': "
+                "they do not fit its piece"
+            )
+            yield Diagnostic("bad-schedule", text, op.span)
+
+
+class Reach:
+    """The rows, at the nominal extent, that accesses must name; what ops share is found once."""
+
+    def __init__(self, program: Program) -> None:
+        self.capacity, self.nominal = program.capacity, program.nominal
+        self.buffers = program.buffers
+        self.sizes: dict[str, tuple[int, int]] = {}  # bytes of a row, and of all at the nominal
+        # By the ids of objects, which the program keeps alive: fractions are slow to hash.
+        self.shares: dict[tuple[int, int, int], tuple[int, int] | None] = {}
+        self.blocks: dict[tuple[int, int], tuple[Fraction, Fraction] | None] = {}
+
+    def is_right(self, op: Op, access: Access) -> bool:
+        region = access.region
+        if access.rows.kind in WHOLE and type(op.work) is Kernel:  # by far the most frequent
+            return region.start == 0 and region.stop == self.size(region.buffer)[1]
+        return self.bytes(op, access) == (region.start, region.stop)
+
+    def bytes(self, op: Op, access: Access) -> tuple[int, int] | None:
+        name = access.region.buffer
+        rows, nbytes = self.rows(op, access, self.buffers[name]), self.size(name)[0]
+        return rows and (rows[0] * nbytes, rows[1] * nbytes)
+
+    def size(self, name: str) -> tuple[int, int]:
+        size = self.sizes.get(name)
+        if size is None:
+            buffer = self.buffers[name]
+            nbytes = buffer.row_nbytes
+            size = self.sizes[name] = nbytes, buffer.nominal_rows(self.nominal) * nbytes
+        return size
+
+    def rows(self, op: Op, access: Access, buffer: Buffer) -> tuple[int, int] | None:
+        """Rows ``[first, stop)``, as far as the count can move them; None if they make no sense."""
+        rows = access.rows
+        if isinstance(op.work, Copy | Fill) and rows.kind is not RowsKind.RING:
+            rows = SPLIT  # a copy goes by the piece's rows, whatever is said of them
+        match rows.kind:
+            case RowsKind.SPLIT:
+                return self.split(op, rows.factor, buffer)
+            case RowsKind.ALL | RowsKind.GATHER:
+                return 0, buffer.nominal_rows(self.nominal)
+            case RowsKind.BLOCKS:
+                return self.whole_blocks(op.piece, rows, buffer)
+            case RowsKind.RING:
+                return self.slot(op, rows.factor, buffer)
+            case RowsKind.PIECE:
+                if buffer.per_count:
+                    return 0, buffer.nominal_rows(self.nominal)
+                return op.piece.index, op.piece.index + 1
+
+    def split(self, op: Op, factor: int, buffer: Buffer) -> tuple[int, int] | None:
+        """What a launch computes: ``factor`` rows for each row of the axis in the piece."""
+        axis = op.axis
+        if buffer.rows != factor * axis.extent or buffer.per_count != factor * axis.per_count:
+            return None
+        share = self.share(op)
+        return share and (factor * share[0], factor * share[1])
+
+    def share(self, op: Op) -> tuple[int, int] | None:
+        """The piece's rows of the axis."""
+        piece, axis = op.piece, op.axis
+        key = id(piece), axis.extent, axis.per_count
+        if key not in self.shares:
+            is_right = 0 <= piece.start <= piece.stop <= 1
+            if axis.per_count:
+                is_right &= self.is_whole(piece.start) and self.is_whole(piece.stop)
+            count = self.nominal if axis.per_count else None
+            self.shares[key] = piece.bounds(axis, count) if is_right else None
+        return self.shares[key]
+
+    def is_whole(self, bound: Fraction) -> bool:
+        """Whether the bound is a row at the nominal extent: else regions meet not as rows do."""
+        return self.nominal % bound.denominator == 0
+
+    def whole_blocks(self, piece: Piece, rows: Rows, buffer: Buffer) -> tuple[int, int] | None:
+        key = id(rows), id(piece)
+        if key not in self.blocks:
+            low = [each for each in rows.blocks if each <= piece.start]
+            high = [each for each in rows.blocks if each >= piece.stop]
+            self.blocks[key] = (max(low), min(high)) if low and high else None
+        met, unit = self.blocks[key], buffer.per_count or rows.factor
+        if met is None or unit < 1:
+            return None
+        if buffer.per_count and not (self.is_whole(met[0]) and self.is_whole(met[1])):
+            return None
+        units = self.nominal if buffer.per_count else buffer.rows // unit
+        first, stop = (each.numerator * units // each.denominator for each in met)
+        return unit * first, unit * stop
+
+    def slot(self, op: Op, slots: int, buffer: Buffer) -> tuple[int, int] | None:
+        """The piece's slot, which has room for its rows at every count."""
+        if slots < 1 or buffer.per_count or self.share(op) is None:
+            return None
+        axis, piece, room = op.axis, op.piece, buffer.rows // slots
+        unit = axis.per_count or 1
+        units = (self.capacity or 0) if axis.per_count else axis.extent
+        share = (piece.stop - piece.start) * units
+        if unit * -(-share.numerator // share.denominator) > room:
+            return None
+        first = piece.index % slots * room
+        return first, first + room

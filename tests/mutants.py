@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SUITE = ("tests/passes", "tests/test_verify.py", "tests/laws")
+CALLS = ("tests/kernels/test_contract.py",)
 CONTRACTS = ("tests/test_contracts_hold.py",)
 
 
@@ -37,6 +38,7 @@ MEMORY = "graphc/passes/plan_memory.py"
 STREAMS = "graphc/passes/assign_streams.py"
 EVENTS = "graphc/passes/insert_events.py"
 SPLIT = "graphc/passes/split_pieces.py"
+CONTRACT = "graphc/kernels/contract.py"
 VERIFY = "graphc/verify.py"
 
 MUTANTS = (
@@ -73,7 +75,7 @@ MUTANTS = (
     Mutant(
         INFER,
         "lets scatters of all steps commute",
-        'return ("scatter", op.step), WRITES',
+        'return ("scatter", (op.step, access.argument)), WRITES',
         'return ("scatter", 0), WRITES',
     ),
     Mutant(
@@ -81,6 +83,18 @@ MUTANTS = (
         "lets sums of floats commute",
         "case Mode.ACCUMULATE if is_exact:",
         "case Mode.ACCUMULATE:",
+    ),
+    Mutant(
+        INFER,
+        "lets sums of all kernels commute",
+        "return template, access.argument, sorted_items(options), sorted_items(scalars)",
+        "return access.argument",
+    ),
+    Mutant(
+        INFER,
+        "lets sums commute whatever the options",
+        "return template, access.argument, sorted_items(options), sorted_items(scalars)",
+        "return template, access.argument, sorted_items(scalars)",
     ),
     Mutant(
         INFER,
@@ -267,8 +281,85 @@ MUTANTS = (
     Mutant(
         VERIFY,
         "lets scatters of all steps commute",
-        "return action.op.step, action.replay",
-        "return action.replay",
+        "return action.op.step, access.argument, action.replay",
+        "return access.argument, action.replay",
+    ),
+    Mutant(
+        VERIFY,
+        "lets sums of all kernels commute",
+        'return "accumulate", access.argument, *operation(action.op)',
+        'return "accumulate", access.argument',
+    ),
+    Mutant(
+        VERIFY,
+        "lets sums by all arguments commute",
+        'return "accumulate", access.argument, *operation(action.op)',
+        'return "accumulate", *operation(action.op)',
+    ),
+    Mutant(
+        VERIFY,
+        "believes the regions of a plan",
+        "faults += region_faults(schedule.program)",
+        "pass",
+    ),
+    Mutant(
+        VERIFY,
+        "region: takes a piece's rows for all pieces",
+        "return share and (factor * share[0], factor * share[1])",
+        "return share and (0, factor * share[1])",
+    ),
+    Mutant(
+        VERIFY,
+        "region: a piece's own row is a place in rows that follow the count",
+        "                if buffer.per_count:\n"
+        "                    return 0, buffer.nominal_rows(self.nominal)\n"
+        "                return op.piece.index",
+        "                return op.piece.index",
+    ),
+    Mutant(
+        VERIFY,
+        "region: blocks end with the piece",
+        "high = [each for each in rows.blocks if each >= piece.stop]",
+        "high = [piece.stop]",
+    ),
+    Mutant(
+        VERIFY,
+        "region: a slot is large enough for anything",
+        "if unit * -(-share.numerator // share.denominator) > room:",
+        "if False:",
+    ),
+    Mutant(
+        VERIFY,
+        "region: bounds need not be rows at the nominal extent",
+        "return self.nominal % bound.denominator == 0",
+        "return True",
+    ),
+    Mutant(
+        VERIFY,
+        "region: a copy goes by whatever is said",
+        "if isinstance(op.work, Copy | Fill) and rows.kind is not RowsKind.RING:",
+        "if False:",
+    ),
+    Mutant(
+        CONTRACT,
+        "call: overlays are buffers of their own",
+        "return buffer.overlay or (buffer.name, 0)",
+        "return buffer.name, 0",
+        CALLS,
+    ),
+    Mutant(
+        CONTRACT,
+        "call: those that are alike but for where they meet are one",
+        "return arguments, len(options), tuple(values), meetings(given)",
+        "return arguments, len(options), tuple(values)",
+        CALLS,
+    ),
+    Mutant(
+        CONTRACT,
+        "call: an axis of any length",
+        "if max(parts) > MOST_ROWS:",
+        "if False:",
+        CALLS,
     ),
     Mutant(
         VERIFY,

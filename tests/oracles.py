@@ -13,7 +13,9 @@ from graphc.dtypes import dtype
 from graphc.ir import (
     Access,
     Buffer,
+    Extern,
     Graph,
+    Kernel,
     Memory,
     Mode,
     Op,
@@ -48,10 +50,25 @@ def commute(program: Program, one: Op, two: Op, first: Access, second: Access) -
         return True
     if first.region.buffer != second.region.buffer or first.mode is not second.mode:
         return False
+    if first.argument != second.argument:
+        return False
     if first.mode is Mode.SCATTER:
         return one.step == two.step
+    if not is_same_function(one, two):
+        return False
     kind = program.buffers[first.region.buffer].dtype
     return first.mode is Mode.ACCUMULATE and not dtype(kind).is_float
+
+
+def is_same_function(one: Op, two: Op) -> bool:
+    match one.work, two.work:
+        case Kernel(template, _, options, scalars), Kernel(other, _, choices, values):
+            return (template, options, scalars) == (other, choices, values)
+        case Extern(), Extern():
+            return one.work == two.work
+        case _:
+            # As steps, but that of another replay is the same function.
+            return one.step.rstrip("'") == two.step.rstrip("'")
 
 
 def share(program: Program, slots: Mapping[str, Slot], first: Access, second: Access) -> bool:
@@ -218,7 +235,7 @@ def real_bytes(program: Program, op: Op, access: Access, count: int | None) -> t
         return access.region.start, access.region.stop
     rows = access.rows
     first, last = op.piece.start, op.piece.stop
-    if rows.kind in (RowsKind.ALL, RowsKind.GATHER):
+    if rows.kind in (RowsKind.ALL, RowsKind.GATHER, RowsKind.PIECE):
         first, last = op.piece.start * 0, op.piece.stop * 0 + 1
     elif rows.kind is RowsKind.BLOCKS:
         first = max((each for each in rows.blocks if each <= first), default=rows.blocks[0])
@@ -272,7 +289,7 @@ class Machine:
             case Mode.ACCUMULATE if not dtype(
                 self.program.buffers[access.region.buffer].dtype
             ).is_float:
-                target += pattern
+                accumulate(op, target, pattern)
             case Mode.UPDATE | Mode.ACCUMULATE:
                 target *= np.uint8(3)
                 target ^= pattern
@@ -286,6 +303,17 @@ class Machine:
             if buffer.role in (Role.OUTPUT, Role.INOUT, Role.STATE, Role.STATUS)
             and name in self.slots
         }
+
+
+def accumulate(op: Op, target: Bytes, pattern: Bytes) -> None:
+    """Free of order among calls of one kernel with the same options, and with nothing else."""
+    match op.work:
+        case Kernel("greatest"):
+            np.maximum(target, pattern, out=target)
+        case Kernel(_, _, options) if options["bits"]:
+            target ^= pattern
+        case _:
+            target += pattern
 
 
 def interleaving(schedule: Schedule, rng: Random) -> Iterator[str]:

@@ -19,6 +19,7 @@ from graphc.ir import (
     Access,
     Axis,
     Buffer,
+    Kernel,
     Mode,
     Op,
     Opaque,
@@ -165,6 +166,8 @@ def random_op(
 ) -> Op:
     device = rng.choice(devices)
     bounds = rng.choice(CUTS)
+    if rng.random() < 0.2:
+        return random_call(rng, name, device, bounds, [buffers[each] for each in names])
     accesses = []
     is_counted = False
     is_step = rng.random() < 0.6  # from one buffer to the next, as most ops are
@@ -174,7 +177,7 @@ def random_op(
         mode = rng.choice((Mode.READ,) * 4 + tuple(Mode))
         if is_step:
             mode = Mode.WRITE if number == 0 else Mode.READ
-        rows = rng.choice((ALL, SPLIT, SPLIT, SPLIT, Rows(RowsKind.BLOCKS, blocks=CUTS[4])))
+        rows = rng.choice((SPLIT, SPLIT, SPLIT, *rows_that_fit(buffer, bounds)))
         if not buffer.per_count and len(bounds) == 2 and rng.random() < 0.5:
             start = rng.randint(0, buffer.nbytes - 1)
             windows[name, f"a{number}"] = start, rng.randint(start, buffer.nbytes)
@@ -188,6 +191,37 @@ def random_op(
     )
     axis = Axis(8, 1 if is_counted else 0)
     return Op(name, name, device, Opaque(), tuple(accesses), axis, placement=placement)
+
+
+def rows_that_fit(buffer: Buffer, bounds: tuple[Fraction, ...]) -> list[Rows]:
+    """Rows that do not follow the axis."""
+    found = [ALL, Rows(RowsKind.BLOCKS, blocks=CUTS[4])]
+    if buffer.rows >= len(bounds) - 1:
+        found.append(Rows(RowsKind.PIECE))
+    return found
+
+
+def random_call(
+    rng: Random,
+    name: str,
+    device: str,
+    bounds: tuple[Fraction, ...],
+    buffers: list[Buffer],
+) -> Op:
+    """A call of a kernel, which accumulates by its own function, and whose regions are proven."""
+    first = rng.choice(buffers)
+    accesses = []
+    for argument in ("x", "y")[: rng.randint(1, 2)]:
+        buffer = rng.choice((first, *buffers))
+        mode = rng.choice((Mode.ACCUMULATE,) * 8 + (Mode.READ, Mode.WRITE, Mode.UPDATE))
+        rows = rng.choice(rows_that_fit(buffer, bounds))
+        if (buffer.rows, buffer.per_count) == (first.rows, first.per_count) and rng.random() < 0.5:
+            rows = SPLIT
+        accesses.append(Access(argument, Region(buffer.name, 0, 0), mode, rows))
+    work = Kernel(rng.choice(("sum", "greatest")), {}, {"bits": rng.random() < 0.5})
+    axis = Axis(first.rows, first.per_count)
+    placement = Placement(pieces=bounds)
+    return Op(name, name, device, work, tuple(accesses), axis, placement=placement)
 
 
 def without_conflicts(program: Program, windows: dict[tuple[str, str], tuple[int, int]]) -> Program:

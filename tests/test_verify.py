@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -13,26 +15,37 @@ from graphc.ir import (
     MAPPED,
     Access,
     Allocation,
+    Axis,
     Buffer,
+    Copy,
+    Extern,
     Instruction,
+    Kernel,
     Memory,
     Mode,
     Op,
     Opaque,
+    Piece,
+    Placement,
     Program,
     Record,
     Role,
+    Rows,
+    RowsKind,
     Run,
     Schedule,
     Slot,
     Stream,
     Sync,
     Wait,
+    Work,
 )
+from graphc.passes.infer_dependencies import infer_dependencies
 from graphc.passes.plan_memory import separate
+from graphc.passes.split_pieces import split_pieces
 from graphc.regions import Region
 from graphc.text.diagnostics import CompilerBug, Span, SpecError
-from graphc.verify import verify
+from graphc.verify import region_faults, verify
 
 BUFFERS = {
     "x": Buffer("x", "g0", "u8", (8,), role=Role.INOUT),
@@ -62,7 +75,7 @@ def by_hand(ops: Sequence[Op], *instructions: Instruction) -> Schedule:
     return Schedule(program, STREAMS, "a", instructions, (), separate(program), is_handwritten=True)
 
 
-R, W, U = Mode.READ, Mode.WRITE, Mode.UPDATE
+R, W, U, ACC = Mode.READ, Mode.WRITE, Mode.UPDATE, Mode.ACCUMULATE
 PAIR = (op("one", "a", ("x", R), ("y", W), line=3), op("two", "b", ("y", R), line=4))
 
 
@@ -199,6 +212,8 @@ def test_scatters_of_one_step_and_exact_sums_need_no_order() -> None:
             op("s/0", "a", (buffer, mode), step=step),
             op("s/1", "b", (buffer, mode), step=step),
         )
+        if mode is Mode.ACCUMULATE:
+            ops = tuple(replace(each, work=Kernel("sum", {})) for each in ops)
         run = (
             Record("a", "begin"),
             Wait("b", "begin"),
@@ -211,6 +226,39 @@ def test_scatters_of_one_step_and_exact_sums_need_no_order() -> None:
         apart = tuple(replace(each, step=each.name) for each in ops)
         if mode is Mode.SCATTER:
             assert "write-after-write" in faults(by_hand(apart, *run))
+
+
+@pytest.mark.parametrize(
+    ("work", "argument"),
+    [
+        (Kernel("greatest", {}, {"of": 1}, {"by": 2}), "a0"),
+        (Kernel("sum", {}, {"of": 2}, {"by": 2}), "a0"),
+        (Kernel("sum", {}, {"of": 1}, {"by": 3}), "a0"),
+        (Kernel("sum", {}, {"of": 1}, {"by": 2}), "a1"),
+        (Extern("m:f", "m:r"), "a0"),
+        (Opaque(), "a0"),
+    ],
+)
+def test_sums_of_different_functions_do_not_commute(work: Work, argument: str) -> None:
+    one = replace(op("one", "a", ("n", ACC)), work=Kernel("sum", {}, {"of": 1}, {"by": 2}))
+    two = replace(op("two", "b", ("n", ACC)), work=work)
+    two = replace(two, accesses=(replace(two.accesses[0], argument=argument),))
+    run = (
+        Record("a", "begin"),
+        Wait("b", "begin"),
+        Run("a", "one"),
+        Run("b", "two"),
+        Record("b", "end"),
+        Wait("a", "end"),
+    )
+    assert "nothing orders 'one' before 'two'" in faults(by_hand((one, two), *run))
+    edges = infer_dependencies(Program("p", ("g0",), BUFFERS, (one, two))).edges
+    assert list(edges.edges) == [("one", "two")]
+    twin = replace(two, work=one.work, accesses=one.accesses)
+    verify(by_hand((one, twin), *run))
+    assert not infer_dependencies(Program("p", ("g0",), BUFFERS, (one, twin))).edges.edges
+    alike = replace(twin, work=Extern("m:f", "m:r")), replace(one, work=Extern("m:f", "m:r"))
+    verify(by_hand(alike, *run))
 
 
 @pytest.mark.parametrize("counted", [False, True])
@@ -345,3 +393,119 @@ def test_what_a_buffer_with_a_role_keeps_is_nobody_elses() -> None:
     ops = (op("p.u", "a", ("p", U)), op("q.w", "a", ("q", W)))
     with pytest.raises(CompilerBug, match="'q' lies in 's', which is for 'p' alone"):
         verify(in_one_stream(roles, *ops))
+
+
+HALVES = (Fraction(0), Fraction(1, 2), Fraction(1))
+THIRDS = (Fraction(0), Fraction(1, 3), Fraction(2, 3), Fraction(1))
+ROWS = {
+    "all": Rows(RowsKind.ALL),
+    "gather": Rows(RowsKind.GATHER),
+    "split": Rows(RowsKind.SPLIT),
+    "pairs": Rows(RowsKind.SPLIT, 2),
+    "piece": Rows(RowsKind.PIECE),
+    "blocks": Rows(RowsKind.BLOCKS, 1, HALVES),
+    "ring": Rows(RowsKind.RING, 2),
+}
+
+
+def cut_program(rows: Rows, per_count: int, work: Work = Kernel("k", {})) -> Program:  # noqa: B008
+    """One op in three pieces, over 7 rows or a count of 7."""
+    factor = rows.factor if rows.kind is RowsKind.SPLIT else 1
+    is_ring = rows.kind is RowsKind.RING
+    extent = 7 * (per_count or 1)
+    wide = Buffer(
+        "w",
+        "g0",
+        "f32",
+        (6 * (per_count or 1) if is_ring else factor * extent, 2),
+        0 if is_ring else factor * per_count,
+        Role.INOUT,
+    )
+    flow = Buffer("x", "g0", "f32", (extent, 2), per_count, Role.INPUT)
+    accesses = (
+        Access("source", Region("x", 0, 0), R, Rows(RowsKind.SPLIT)),
+        Access("target", Region("w", 0, 0), Mode.WRITE_SOME, rows),
+    )
+    axis = Axis(extent, per_count)
+    whole = Op("o", "o", "g0", work, accesses, axis, placement=Placement(pieces=THIRDS))
+    capacity = 7 if per_count else None
+    return split_pieces(Program("p", ("g0",), {"w": wide, "x": flow}, (whole,), capacity))
+
+
+def moved(program: Program, index: int, start: int, stop: int) -> Program:
+    """The second access of one op with another region."""
+    op = program.ops[index]
+    region = Region("w", op["target"].region.start + start, op["target"].region.stop + stop)
+    wrong = replace(op, accesses=(op.accesses[0], replace(op.accesses[1], region=region)))
+    return replace(program, ops=(*program.ops[:index], wrong, *program.ops[index + 1 :]))
+
+
+@pytest.mark.parametrize("per_count", [0, 1, 2])
+@pytest.mark.parametrize("kind", ROWS)
+def test_regions_are_worked_out_again(kind: str, per_count: int) -> None:
+    program = cut_program(ROWS[kind], per_count)
+    assert list(region_faults(program)) == []
+    for index in range(3):
+        for start, stop in ((0, -8), (0, 8), (4, 0)):
+            (found,) = region_faults(moved(program, index, start, stop))
+            assert found.code == "bad-schedule"
+            assert f"'o/piece.{index}' touches w[" in found.message
+            assert "by argument 'target'" in found.message
+
+
+def test_a_region_that_hides_a_race_is_a_fault_of_the_proof() -> None:
+    """As in a plan's file that somebody has changed."""
+    program = cut_program(ROWS["split"], 0, Copy())
+    run = tuple(Run("a", each.name) for each in program)
+    verify(Schedule(program, STREAMS, "a", run, (), separate(program)))
+    for wrong in (moved(program, 1, 0, -8), as_said(program)):
+        with pytest.raises(CompilerBug, match=r"touches w\[\d+:\d+\] by argument 'target', but w"):
+            verify(Schedule(wrong, STREAMS, "a", run, (), separate(program)))
+
+
+def as_said(program: Program) -> Program:
+    """A copy whose target is said to be all rows: what it touches does not hang on that."""
+    said = cut_program(ROWS["all"], 0, Copy())
+    return replace(program, ops=said.ops)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"piece": Piece(0, 3, Fraction(0), Fraction(1, 8))},  # no row of the nominal extent
+        {"piece": Piece(0, 3, Fraction(2, 3), Fraction(1, 3))},
+        {"piece": Piece(0, 3, Fraction(0), Fraction(4, 3))},
+        {"axis": Axis(7, 2)},
+        {"axis": Axis(14, 1)},
+    ],
+)
+def test_rows_fit_the_piece_and_the_axis(wrong: dict[str, Any]) -> None:
+    program = cut_program(ROWS["split"], 1)
+    ops = (replace(program.ops[0], **wrong), *program.ops[1:])
+    found = [each.message for each in region_faults(replace(program, ops=ops))]
+    assert found
+    assert "they do not fit its piece" in found[0]
+
+
+def test_a_slot_has_room_for_its_piece() -> None:
+    program = cut_program(ROWS["ring"], 1)
+    small = replace(program.buffers["w"], shape=(4, 2))
+    tight = replace(program, buffers={**program.buffers, "w": small})
+    for index in range(3):
+        start = 16 * (index % 2)
+        tight = moved(tight, index, start - tight.ops[index]["target"].region.start, 0)
+        stop = start + 16 - tight.ops[index]["target"].region.stop
+        tight = moved(tight, index, 0, stop)
+    found = [each.message for each in region_faults(tight)]
+    assert len(found) == 3
+    assert all("they do not fit its piece" in each for each in found)
+
+
+def test_blocks_reach_over_the_piece() -> None:
+    program = cut_program(Rows(RowsKind.BLOCKS, 1, HALVES), 1)
+    short = Rows(RowsKind.BLOCKS, 1, HALVES[:2])
+    ops = tuple(
+        replace(op, accesses=(op.accesses[0], replace(op.accesses[1], rows=short)))
+        for op in program
+    )
+    assert len(list(region_faults(replace(program, ops=ops)))) == 2

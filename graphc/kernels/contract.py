@@ -10,7 +10,7 @@ The proof rests on what a contract says of its accesses, so everything else is r
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -41,6 +41,7 @@ READY_SUFFIX = ".yaml"  # the contract of a kernel that was compiled elsewhere
 BINARIES = (".cubin", ".ptx")
 ELF, CUDA_MACHINE = b"\x7fELF", 190
 INTEGERS = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1), "u32": (0, 2**32 - 1)}
+MOST_ROWS = 2**31 - 1  # of an axis: kernels are told in 32 bits
 MOST_CALLS = 1024  # calls that a contract remembers
 LAUNCH_NAMES = ("lo", "hi", "blocks", "arch", "device")
 
@@ -515,13 +516,12 @@ def bind(
     and scalars by name. Calls that are alike, as in each iteration of a repeat, are checked once.
     """
     calls, key = contract._calls, likeness(args, options, scalars, device)
-    known = calls.get(key) if key is not None else None
+    known = calls.get(key)
     if known is None:
         known = checked_call(Checked(contract, args, device, span, spans or {}), options, scalars)
         if len(calls) >= MOST_CALLS:
             calls.clear()
-        if key is not None:
-            calls[key] = known
+        calls[key] = known
     return known.bound(args)
 
 
@@ -530,11 +530,9 @@ def likeness(
     options: Mapping[str, int | str | bool],
     scalars: Mapping[str, int | float],
     device: str | None,
-) -> Hashable | None:
-    """All that the checks of a call look at, but for places and names; None if two names agree."""
+) -> Hashable:
+    """All that the checks of a call look at, but for places and names."""
     given = [each.buffer for each in args.values() if each.buffer is not None]
-    if len({each.name for each in given}) < len(given):
-        return None  # which of them agree matters, too
     arguments = tuple(
         (
             name,
@@ -553,7 +551,38 @@ def likeness(
     values = [
         (name, type(each), str(each)) for kept in (options, scalars) for name, each in kept.items()
     ]
-    return arguments, len(options), tuple(values)
+    return arguments, len(options), tuple(values), meetings(given)
+
+
+def meetings(given: Sequence[Buffer]) -> Hashable:
+    """Which of the buffers are one, or lie in the same memory, and from which byte on."""
+    names = [each.name for each in given]
+    if len({*names}) == len(names) and all(each.overlay is None for each in given):
+        return ()
+    places = [place_of(each) for each in given]
+    bases = [base for base, _ in places]
+    return tuple(
+        (names.index(name), bases.index(base), offset)
+        for name, (base, offset) in zip(names, places, strict=True)
+    )
+
+
+def place_of(buffer: Buffer) -> tuple[str, int]:
+    """The memory in which a buffer lies, and from which byte on."""
+    return buffer.overlay or (buffer.name, 0)
+
+
+def share_bytes(one: Buffer, two: Buffer) -> bool:
+    """Whether two buffers are the same, or lie over each other.
+
+    >>> base, part = Buffer("x", "g", "u8", (8,)), Buffer("y", "g", "u8", (2,), overlay=("x", 6))
+    >>> share_bytes(base, part), share_bytes(replace(base, shape=(6,)), part)
+    (True, False)
+    """
+    (base, start), (other, begin) = place_of(one), place_of(two)
+    if one.name == two.name:
+        return True
+    return base == other and max(start, begin) < min(start + one.nbytes, begin + two.nbytes)
 
 
 def checked_call(
@@ -835,24 +864,45 @@ def compare(call: Checked, dim: int | str, found: Extent) -> None:
 
 
 def check_aliases(call: Checked) -> None:
-    """One buffer for two arguments would hide an access of the kernel to itself."""
-    seen: dict[str, tuple[str, ArgumentSpec, Argument]] = {}
-    for name, spec, argument, buffer in call.given():
-        first = seen.setdefault(buffer.name, (name, spec, argument))
-        if first[0] != name and not spec.access == first[1].access == "read":
+    """Bytes that two arguments share would hide an access of the kernel to itself."""
+    seen: list[tuple[str, ArgumentSpec, Argument, Buffer]] = []
+    for name, spec, argument, _ in call.given():
+        assert argument.buffer is not None
+        for first, other, given, buffer in seen:
+            if spec.access == other.access == "read" or not share_bytes(buffer, argument.buffer):
+                continue
+            what = f"'{buffer.name}' is both '{name}' and '{first}'"
+            if buffer.name != argument.buffer.name:
+                what = (
+                    f"'{argument.buffer.name}' ('{name}') and '{buffer.name}' ('{first}') "
+                    "share bytes"
+                )
             call.mistake(
                 "aliased-argument",
-                f"'{buffer.name}' is both '{name}' and '{first[0]}', and one of them is written",
+                f"{what}, and one of them is written",
                 argument.span,
-                Note("given here first", first[2].span),
+                Note("given here first", given.span),
             )
+            break
+        seen.append((name, spec, argument, argument.buffer))
 
 
 def axis_of(call: Checked) -> Axis:
-    if call.contract.axis is None:
+    name = call.contract.axis
+    if name is None:
         return Axis()
-    value = call.symbols[call.contract.axis]
-    return Axis(int(value), factor_of(value))
+    value = call.symbols[name]
+    axis = Axis(int(value), factor_of(value))
+    # What a launch is given of its axis: the rows, or the count and the rows for each unit of it.
+    parts = (axis.extent // axis.per_count, axis.per_count) if axis.per_count else (axis.extent,)
+    if max(parts) > MOST_ROWS:
+        what = "a count of " if axis.per_count else ""
+        text = (
+            f"'{name}' of kernel '{call.contract.name}' is {what}{max(parts)} in argument "
+            f"'{call.extents[name].argument}': its axis goes up to {MOST_ROWS}"
+        )
+        call.mistake("wrong-shape", text, call.extents[name].span)
+    return axis
 
 
 def rows_of(

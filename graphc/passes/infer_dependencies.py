@@ -2,8 +2,9 @@
 
 One mechanism serves all accesses. Every buffer has an interval map, and each of its cells keeps
 the top two *layers* of accesses. Accesses commute, and so share a layer, exactly if they have the
-same key: all reads; the ``scatter`` pieces of one step; ``accumulate`` on an exact type. Every
-other write has a key of its own. A new access with the key of the top layer joins it and waits
+same key: all reads; the pieces of one step that ``scatter`` by the same argument; calls of one
+kernel, alike but for their buffers, that ``accumulate`` on an exact type. Every other write has a
+key of its own. A new access with the key of the top layer joins it and waits
 for all of the layer below; any other starts a new layer and waits for all of the top one.
 
 Only the nearest dependency is recorded; what follows from it by transitivity is not. Where several
@@ -29,7 +30,20 @@ from itertools import combinations
 import networkx as nx
 
 from graphc.dtypes import dtype
-from graphc.ir import Access, Buffer, Graph, Hazard, Join, Mode, Op, Placement, Program, Role
+from graphc.ir import (
+    Access,
+    Buffer,
+    Extern,
+    Graph,
+    Hazard,
+    Join,
+    Kernel,
+    Mode,
+    Op,
+    Placement,
+    Program,
+    Role,
+)
 from graphc.text.diagnostics import Diagnostic, Note, SpecError, error
 
 READS, WRITES = 1, 2  # what a layer does to its bytes
@@ -161,13 +175,28 @@ def meaning(op: Op, index: int, access: Access, is_exact: bool) -> tuple[Key, in
         case Mode.READ:
             return READ_KEY, READS
         case Mode.SCATTER:
-            return ("scatter", op.step), WRITES
+            return ("scatter", (op.step, access.argument)), WRITES
         case Mode.ACCUMULATE if is_exact:
-            return ("accumulate", access.region.buffer), READS | WRITES
+            return ("accumulate", (access.region.buffer, way_of(op, access))), READS | WRITES
         case Mode.UPDATE | Mode.ACCUMULATE:
             return ("write", index), READS | WRITES
         case Mode.WRITE | Mode.WRITE_SOME:
             return ("write", index), WRITES
+
+
+def way_of(op: Op, access: Access) -> object:
+    """How an op accumulates: one kernel may add and another take the maximum."""
+    match op.work:
+        case Kernel(template, _, options, scalars):
+            return template, access.argument, sorted_items(options), sorted_items(scalars)
+        case Extern(function, reference, scalars):
+            return function, reference, access.argument, sorted_items(scalars)
+        case _:
+            return op.step, access.argument
+
+
+def sorted_items(values: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    return tuple((name, values[name]) for name in sorted(values))
 
 
 Mistakes = dict[tuple[str, str, str], Diagnostic]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from graphc.ir import (
     Transfer,
     Work,
 )
-from graphc.kernels.contract import Argument, Catalog, bind
+from graphc.kernels.contract import Argument, Catalog, bind, share_bytes
 from graphc.regions import Region
 from graphc.routes import RouteSpec
 from graphc.spec.buffers import Buffers
@@ -385,6 +386,7 @@ class Builder:
             if (source.device, target.device) != (pairs[0][0].device, pairs[0][1].device):
                 text = "the pairs of one transfer go from one device to one other"
                 raise error("bad-transfer", text, use.span)
+        self.check_apart(pairs, draft)
         wire = self.wire(spec, pairs, at, draft)
         accesses = [
             Access(name, whole(buffer), mode, SPLIT, draft.uses[name].span)
@@ -398,6 +400,18 @@ class Builder:
         work = Transfer("auto", wire, is_small=spec.transfer.pairs is not None)
         axis = Axis(first.rows, first.per_count)
         return self.op(draft, first.device, work, tuple(accesses), axis)
+
+    def check_apart(self, pairs: list[tuple[Buffer, Buffer]], draft: Draft) -> None:
+        """A transfer's pairs are in no order, so nothing may lie where one of them arrives."""
+        ends = list(zip(draft.uses.values(), chain.from_iterable(pairs), strict=True))
+        for (first, (one, before)), (second, (two, buffer)) in combinations(enumerate(ends), 2):
+            if first % 2 == second % 2 == 0 or not share_bytes(before, buffer):
+                continue
+            text = f"'{buffer.name}' is the target of two pairs"
+            if buffer.name != before.name:
+                text = f"'{before.name}' and '{buffer.name}' share bytes, and one is a target"
+            notes = [Note("given here first", one.span)]
+            raise error("aliased-argument", text, two.span, notes=notes)
 
     def needed(self, use: Use, draft: Draft) -> Buffer:
         buffer = self.buffers.of(use, draft) if use.declared else None

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import accumulate
+from math import lcm
 from typing import Any
 
 from graphc.ir import HOST, Buffer, Kernel, Mode, Op, Placement, RowsKind, Transfer
@@ -21,6 +22,7 @@ from graphc.text.load import Site, kind
 from graphc.text.suggest import did_you_mean
 
 MOST_PIECES = 65536
+MOST_PARTS = 2**31 - 1  # kernels are told in 32 bits
 FRACTION = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})")
 STREAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 AUTO = "auto"
@@ -65,7 +67,13 @@ def bounds_of_shares(shares: list[Any], scope: Scope, site: Site) -> tuple[Fract
         if all(each.denominator == 1 for each in found):
             hint = f"write {', '.join(str(each / total) for each in found)}"
         raise error("bad-pieces", f"the shares add up to {total}, not to 1", site.span, hint=hint)
-    return (Fraction(0), *accumulate(found))
+    bounds = (Fraction(0), *accumulate(found))
+    parts = lcm(*(each.denominator for each in bounds))
+    if parts > MOST_PARTS:
+        text = f"the shares are counted in parts of 1/{parts}: at most {MOST_PARTS} parts are known"
+        hint = "write shares with a smaller common denominator"
+        raise error("bad-pieces", text, site.span, hint=hint)
+    return bounds
 
 
 def share_of(share: Any, scope: Scope, span: Span) -> Fraction:

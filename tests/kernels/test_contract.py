@@ -206,6 +206,36 @@ def test_one_buffer_may_be_read_twice_but_not_written_besides(contract: Contract
     assert "aliased-argument" in codes(contract, {**given, "ids": both, "slots": flat})
 
 
+def laid(name: str, offset: int, *shape: int, dtype: str = "i32") -> Buffer:
+    return Buffer(name, "one", dtype, shape, overlay=("arena", offset))
+
+
+def test_arguments_that_share_bytes_are_aliases_too(contract: Contract) -> None:
+    """Calls that are alike but for where their buffers lie are checked apart."""
+    given = {**buffers(per_count=0), "ids": laid("ids", 0, 8, 2), "slots": laid("slots", 64, 16)}
+    call(contract, given)
+    call(contract, {**given, "slots": replace(given["slots"], overlay=("other", 0))})
+    for offset in (0, 4, 60):
+        with pytest.raises(SpecError) as caught:
+            call(contract, {**given, "slots": laid("slots", offset, 16)})
+        (found,) = caught.value.diagnostics
+        assert found.code == "aliased-argument"
+        assert found.message == (
+            "'slots' ('slots') and 'ids' ('ids') share bytes, and one of them is written"
+        )
+    arena = Buffer("arena", "one", "i32", (16,))
+    assert codes(contract, {**given, "slots": arena}) == ["aliased-argument"]
+    elsewhere = replace(given["slots"], overlay=("other", 0))
+    call(contract, {**given, "x": laid("x", 0, 8, 4, 5, dtype="f32"), "slots": elsewhere})
+
+
+@pytest.mark.parametrize("per_count", [0, 1])
+def test_an_axis_fits_in_32_bits(contract: Contract, per_count: int) -> None:
+    given = buffers(2**31 - 1, 1, per_count)
+    assert call(contract, given).axis.extent == 2**31 - 1
+    assert set(codes(contract, buffers(2**31, 1, per_count))) == {"wrong-shape"}
+
+
 WRONG = {
     "name: toy": "name: other",
     "axis: n": "axis: q",

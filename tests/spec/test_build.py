@@ -541,3 +541,51 @@ def test_every_shipped_layer_builds_with_every_preset(path: Path) -> None:
         assert all(math.prod(each.shape) >= 0 for each in found.buffers.values())
         for each in found.ops:
             assert each.span.line > 0
+
+
+PAIRS = (
+    HEAD
+    + """
+buffers:
+  a: {device: one, dtype: f32, shape: [4], role: input}
+  b: {device: one, dtype: f32, shape: [4], role: input}
+  y: {device: two, dtype: f32, shape: [8], role: inout}
+  low: {device: two, dtype: f32, shape: [4], at: {buffer: y, offset: 0}}
+  next: {device: two, dtype: f32, shape: [4], at: {buffer: y, offset: 16}}
+  mid: {device: two, dtype: f32, shape: [4], at: {buffer: y, offset: 8}}
+ops:
+  - {name: over, transfer: {pairs: [{source: a, target: low}, {source: %s, target: %s}]}}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "what"),
+    [
+        ("a", "next", None),
+        ("b", "next", None),
+        ("b", "mid", "'low' and 'mid' share bytes, and one is a target"),
+        ("b", "low", "'low' is the target of two pairs"),
+    ],
+)
+def test_pairs_arrive_apart(source: str, target: str, what: str | None) -> None:
+    text = PAIRS % (source, target)
+    if what is None:
+        assert built(text).program is not None
+        return
+    with pytest.raises(SpecError) as caught:
+        built(text)
+    (found,) = caught.value.diagnostics
+    assert (found.code, found.message) == ("aliased-argument", what)
+
+
+@pytest.mark.parametrize("one", [3, 32767, 32769, 99999])
+def test_shares_are_counted_in_32_bits(one: int) -> None:
+    """Two halves, cut into parts with nothing in common: kernels are told in whole numbers."""
+    two = 32768
+    shares = [text for n in (one, two) for text in (f"1/{2 * n}", f"{n - 1}/{2 * n}")]
+    values = {"schedule.home.pieces": shares}
+    if math.lcm(2 * one, 2 * two) < 2**31:
+        assert op(program(CHAIN, **values), "layer.0/home").placement.pieces[-1] == 1
+    else:
+        assert codes(CHAIN, **values) == {"bad-pieces"}
