@@ -18,7 +18,16 @@ from graphc.kernels.contract import Catalog
 from graphc.kernels.images import Images
 from graphc.passes.choose_routes import chosen_routes, has_auto, requirements
 from graphc.pipeline import Observer, collector_paused, ignore, schedule_program, verify
-from graphc.plan import Backend, KernelImage, Plan, Proof, Variant, bad_plan, load_plan
+from graphc.plan import (
+    Backend,
+    KernelImage,
+    Plan,
+    Proof,
+    Variant,
+    bad_plan,
+    checked_path,
+    load_plan,
+)
 from graphc.resources import kernel_folders, route_folders, spec_path
 from graphc.routes import RouteSpec, load_routes
 from graphc.spec.build import Built, build
@@ -169,6 +178,9 @@ def read(
     *,
     origin: str = PYTHON,
 ) -> tuple[Built, Catalog, dict[str, RouteSpec]]:
+    path = checked_path(path, "a spec")
+    if schedule is not None:
+        schedule = checked_path(schedule, "a schedule")
     catalog = Catalog(kernel_folders(folders("kernels", kernels)))
     known = load_routes(route_folders(folders("routes", routes)))
     spec = load_spec(spec_path(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -26,8 +27,27 @@ class DType:
     def is_float(self) -> bool:
         return self.name in FLOATS
 
+    @property
+    def limits(self) -> tuple[int | float, int | float]:
+        """The least and the largest finite value.
 
-FLOATS = ("f64", "f32", "f16", "bf16", "fp8_e4m3")
+        >>> dtype("i8").limits, dtype("fp8_e4m3").limits
+        ((-128, 127), (-448.0, 448.0))
+        """
+        if self.is_float:
+            return -LARGEST[self.name], LARGEST[self.name]
+        bits = 8 * self.nbytes
+        return (0, 2**bits - 1) if self.name[0] == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
+
+
+LARGEST = {
+    "f64": sys.float_info.max,
+    "f32": (2 - 2**-23) * 2.0**127,
+    "f16": 65504.0,
+    "bf16": (2 - 2**-7) * 2.0**127,
+    "fp8_e4m3": 448.0,
+}
+FLOATS = tuple(LARGEST)
 
 DTYPES: dict[str, DType] = {
     name: DType(name, nbytes, ctype)

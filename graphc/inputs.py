@@ -10,6 +10,7 @@ are poison: 0xFF bytes, which floats read as NaN and signed integers as -1.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import log2, prod
 from typing import Any
 from zlib import crc32
@@ -21,10 +22,12 @@ from graphc.backends.binding import check_count
 from graphc.dtypes import dtype
 from graphc.ir import Buffer, Program, Role
 from graphc.plan import Plan
+from graphc.text.diagnostics import no_memory
 
 FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT, Role.STATE)
 BINADES = 2  # bits of the exponent that vary
 POISON = 0xFF
+AT_ONCE = 1 << 18  # elements that are made together, so that making them takes no more memory
 
 # dtype -> (bits of the mantissa, bits of the exponent, exponent bias)
 FLOAT_LAYOUT = {
@@ -46,10 +49,18 @@ def random_inputs(
     program = plan if isinstance(plan, Program) else plan.variants[0].schedule.program
     rows = None if count is None else check_count(program, count)
     return {
-        name: random_array(buffer, seed=seed, count=rows)
-        for name, buffer in program.buffers.items()
-        if buffer.role in FILLED and not buffer.is_optional and buffer.overlay is None
+        buffer.name: random_array(buffer, seed=seed, count=rows)
+        for buffer in filled_buffers(program)
     }
+
+
+def filled_buffers(program: Program) -> list[Buffer]:
+    """The buffers that the caller fills, optional ones excepted."""
+    return [
+        each
+        for each in program.buffers.values()
+        if each.role in FILLED and not each.is_optional and each.overlay is None
+    ]
 
 
 def random_array(buffer: Buffer, *, seed: int = 0, count: int | None = None) -> NDArray[Any]:
@@ -59,6 +70,14 @@ def random_array(buffer: Buffer, *, seed: int = 0, count: int | None = None) -> 
     >>> x.shape, len(set(x.ravel().tolist())), bool((abs(x) < 1).all())
     ((4, 3), 12, True)
     """
+    try:
+        return made_array(buffer, seed, count)
+    except MemoryError:
+        what = f"cannot allocate the {buffer.nbytes} bytes of an input for '{buffer.name}'"
+        raise no_memory("allocate", what) from None
+
+
+def made_array(buffer: Buffer, seed: int, count: int | None) -> NDArray[Any]:
     random = np.random.default_rng([seed, crc32(buffer.name.encode())])
     total = prod(buffer.shape)
     kind = dtype(buffer.dtype)
@@ -85,16 +104,27 @@ def random_floats(
     """Sign, two bits of the exponent and the mantissa from a one-to-one scramble of the index."""
     mantissa_bits, exponent_bits, bias = FLOAT_LAYOUT[name]
     bits = 1 + BINADES + mantissa_bits
-    codes = scrambled(random, total, bits)
+    scramble = Scramble.drawn(random, bits)
     # The smallest of the four binades stays above the subnormal numbers.
     base = max(1, bias - 2**BINADES + exponent)
+    element = dtype(name).numpy
+    raw = np.empty(total, f"u{element.itemsize}")
+    for start in range(0, total, AT_ONCE):
+        part = raw[start : start + AT_ONCE]
+        codes = scramble.codes(start, start + len(part))
+        part[...] = float_bits(codes, mantissa_bits, exponent_bits, base)
+    return raw.view(element)
+
+
+def float_bits(
+    codes: NDArray[np.uint64], mantissa_bits: int, exponent_bits: int, base: int
+) -> NDArray[np.uint64]:
     mantissa = codes & np.uint64((1 << mantissa_bits) - 1)
     binade = (codes >> np.uint64(mantissa_bits)) & np.uint64((1 << BINADES) - 1)
     sign = codes >> np.uint64(mantissa_bits + BINADES)
     raw = mantissa | (binade + np.uint64(base)) << np.uint64(mantissa_bits)
     raw |= sign << np.uint64(mantissa_bits + exponent_bits)
-    element = dtype(name).numpy
-    return raw.astype(f"u{element.itemsize}").view(element)
+    return raw
 
 
 def random_integers(
@@ -104,18 +134,29 @@ def random_integers(
     return (random.permutation(total) % limit).astype(kind)
 
 
-def scrambled(random: np.random.Generator, total: int, bits: int) -> NDArray[np.uint64]:
+@dataclass(frozen=True, slots=True)
+class Scramble:
     """Distinct numbers below ``2**bits`` for each ``2**bits`` indices: every step is one-to-one.
 
-    >>> len(set(scrambled(np.random.default_rng(0), 1024, 10).tolist()))
+    >>> len(set(Scramble.drawn(np.random.default_rng(0), 10).codes(0, 1024).tolist()))
     1024
     """
-    mask = np.uint64((1 << bits) - 1)
-    codes = np.arange(total, dtype=np.uint64) + random.integers(1 << bits, dtype=np.uint64)
-    codes &= mask
-    for _ in range(3):
-        factor = random.integers(1 << bits, dtype=np.uint64) | np.uint64(1)
-        codes *= factor
+
+    bits: int
+    offset: np.uint64
+    factors: tuple[np.uint64, ...]
+
+    @classmethod
+    def drawn(cls, random: np.random.Generator, bits: int) -> Scramble:
+        offset, *factors = (random.integers(1 << bits, dtype=np.uint64) for _ in range(4))
+        return cls(bits, offset, tuple(each | np.uint64(1) for each in factors))
+
+    def codes(self, start: int, stop: int) -> NDArray[np.uint64]:
+        mask = np.uint64((1 << self.bits) - 1)
+        codes = np.arange(start, stop, dtype=np.uint64) + self.offset
         codes &= mask
-        codes ^= codes >> np.uint64(bits // 2)
-    return codes
+        for factor in self.factors:
+            codes *= factor
+            codes &= mask
+            codes ^= codes >> np.uint64(self.bits // 2)
+        return codes

@@ -6,17 +6,21 @@ verified; ``instantiate`` tests the machine and takes the first whose requiremen
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Strict, TypeAdapter, ValidationError
 
 from graphc.ir import Kernel, Schedule
-from graphc.text.diagnostics import Span, SpecError, error
+from graphc.text.diagnostics import Span, SpecError, UsageError, error
+from graphc.text.write import write_whole
 
 FORMAT = 1
 Backend = Literal["auto", "cuda", "reference"]
@@ -108,15 +112,36 @@ class Plan:
         return instantiate(self, backend, devices=devices)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as readable JSON, whole or not at all."""
-        target = Path(path)
-        partial = target.with_name(target.name + ".partial")
-        try:
-            partial.write_bytes(adapter().dump_json(self, indent=1))
-            partial.replace(target)
-        except OSError as problem:
-            partial.unlink(missing_ok=True)
-            raise error("cannot-write", f"cannot write '{target}': {problem.strerror}") from None
+        """Write the plan as readable JSON with a digest of its content, whole or not at all."""
+        write_whole(checked_path(path, "a plan"), signed(adapter().dump_json(self, indent=1)))
+
+
+FIRST = b'{\n "graphc_plan": %d,\n' % FORMAT
+DIGEST = re.compile(rb' "digest": "sha256:([0-9a-f]{64})",\n')
+
+
+def signed(plan: bytes) -> bytes:
+    """The JSON of a plan with a second line that names the SHA-256 of all that follows it."""
+    assert plan.startswith(FIRST)
+    rest = plan[len(FIRST) :]
+    return FIRST + b' "digest": "sha256:%s",\n' % sha256(rest).hexdigest().encode() + rest
+
+
+def why_not_whole(raw: bytes) -> str | None:
+    """What the digest tells against a plan's file, if it does."""
+    found = DIGEST.match(raw, len(FIRST)) if raw.startswith(FIRST) else None
+    if found is None:
+        return "its second line should be the digest of the rest, and is not"
+    if sha256(raw[found.end() :]).hexdigest().encode() != found[1]:
+        return "its content is not that of its digest: the file was changed or damaged"
+    return None
+
+
+def checked_path(path: object, what: str) -> Path:
+    """The path that a caller gave; a ``UsageError`` if it is none."""
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise UsageError(f"expected the path of {what}, found {path!r}")
+    return Path(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +163,17 @@ def adapter() -> TypeAdapter[Plan]:
 
 
 def load_plan(path: str | Path) -> Plan:
-    """Read a saved plan; a ``SpecError`` if it is missing, no plan, or of another format.
+    """Read a saved plan; a ``SpecError`` if it is missing, no plan, damaged, or of another format.
 
     What its schedules promise is not looked at: see ``graphc.api.load``.
     """
     try:
-        raw = Path(path).read_bytes()
+        raw = checked_path(path, "a plan").read_bytes()
         found = head_adapter().validate_json(raw).graphc_plan
         if found != FORMAT:
             raise bad_plan(path, f"it has format {found}; this graphc reads format {FORMAT}")
+        if (damage := why_not_whole(raw)) is not None:
+            raise bad_plan(path, damage)
         plan = adapter().validate_json(raw)
     except OSError as problem:
         raise error("missing-file", f"cannot read '{path}': {problem.strerror}") from None

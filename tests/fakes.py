@@ -364,6 +364,9 @@ class RecordingDriver:
         self.graphs[graph] = FakeGraph()
         self.captures[stream] = (graph, ())
 
+    def is_capturing(self, stream: int) -> bool:
+        return stream in self.captures
+
     def capture_tail(self, stream: int) -> tuple[int, tuple[int, ...]] | None:
         return self.captures.get(stream)
 

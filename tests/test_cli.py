@@ -266,3 +266,62 @@ def test_a_value_is_called_as_it_was_given(
 ) -> None:
     assert guarded([command, "moe_peer", "--preset", "small", "--set", "pieces=0"]) == 1
     assert "--set pieces=0: error[bad-value]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [(["--version"], {"graphc"}), (["compile", SPEC, "--dump-after", "list"], {"passes"})],
+)
+def test_whatever_is_asked_for_as_json_is_json(
+    words: list[str], found: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert guarded([*words, "--json"]) == 0
+    assert {*json.loads(capsys.readouterr().out)} == found
+
+
+def test_json_in_front_of_a_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(["--json", "check", SPEC]) == 2
+    assert "--json goes behind the command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["kernels", "routes"])
+def test_a_missing_folder_is_one_kind_of_mistake(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import graphc
+
+    assert guarded(["check", SPEC, f"--{option}", "nofolder"]) == UsageError.exit_code
+    with pytest.raises(UsageError) as caught:
+        graphc.check(SPEC, **{option: "nofolder"})  # type: ignore[arg-type]
+    assert capsys.readouterr().err == f"error[usage]: {caught.value}\n"
+
+
+def test_a_lack_of_memory_is_the_machines(
+    spec: Path, api: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.check = raising(MemoryError("Unable to allocate 4 TiB"))  # type: ignore[attr-defined]
+    assert guarded(["check", str(spec)]) == 3
+    assert "OUT_OF_MEMORY: Unable to allocate 4 TiB" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(
+    ("words", "where", "code", "message"),
+    [
+        ("--version --json", ">/dev/full", 1, "cannot write to stdout: No space left"),
+        ("--version --json", ">&-", 0, ""),
+        ("check nofile --json", ">/dev/full", 1, "cannot read 'nofile'"),
+        ("check nofile --json", ">&-", 1, "cannot read 'nofile'"),
+        ("check nofile", "2>&-", 1, ""),
+        ("check nofile", "2>/dev/full", 1, ""),
+    ],
+)
+def test_an_output_that_takes_nothing_is_no_fault_of_ours(
+    words: str, where: str, code: int, message: str
+) -> None:
+    command = f"{sys.executable} -m graphc {words} {where}"
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert done.stderr.count("\n") == bool(message)

@@ -139,3 +139,63 @@ def test_the_peer_layer_in_three_pieces_leaves_the_bits_of_one(capsys: Capture) 
     found = json.loads(capsys.readouterr().out)
     assert found["ok"]
     assert found["outputs"]["residual"]["shape"]
+
+
+def test_what_takes_long_is_said_and_what_does_not_fit_is_refused(
+    spec: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["run", LAYER, *REFERENCE, "--set", "layers=1"]
+    small = [*words, "--preset", "small"]
+    assert guarded(small) == 0
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("graphc.cli.weight.MOST_BYTES", 1000)
+    assert guarded(small) == 0
+    assert "multiply-adds, which may last\n" in capsys.readouterr().err
+    monkeypatch.setattr("graphc.backends.hostmemory.available_memory", lambda: 10**6)
+    assert guarded(words) == 3
+    err = capsys.readouterr().err
+    assert "bytes of host memory, and 1000000 are available" in err
+    assert "hint: --preset small is soon done" in err
+
+
+def test_costs_are_those_of_the_contracts(spec: str) -> None:
+    from graphc import api
+    from graphc.cli.request import request
+    from graphc.cli.weight import bytes_of, multiply_adds_of
+
+    def weight(tokens: int) -> tuple[float, int]:
+        plan = api.compile("moe_peer", preset="small", cubins=False, tokens=tokens)
+        schedule = plan.variants[0].schedule
+        return multiply_adds_of(request(Path(LAYER)), schedule), bytes_of(schedule)
+
+    (few, small), (many, large) = weight(32), weight(320)
+    assert few > 32 * 64 * 16  # the router alone
+    assert 5 * few < many < 15 * few
+    assert small < large
+
+
+def test_an_svg_is_not_written_over_a_folder(spec: str, capsys: Capture) -> None:
+    assert guarded(["show", spec, "--svg", "."]) == 1
+    assert "error[cannot-write]: cannot write '.': it is a folder" in capsys.readouterr().err
+
+
+def test_a_count_below_zero_is_one_mistake_at_the_value(spec: str, capsys: Capture) -> None:
+    for word in (LAYER, spec):
+        assert guarded(["check", word, "--set", "tokens=-1", "--json"]) == 1
+        (found,) = json.loads(capsys.readouterr().out)["error"]["diagnostics"]
+        assert found["file"] == "--set tokens=-1"
+        assert found["message"] == "'tokens' is -1, but must be at least 0"
+    Path("own.yaml").write_text(SPEC.replace("default: 40, min: 0", "default: 40"))
+    assert guarded(["check", "own.yaml", "--set", "tokens=-1", "--json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)["error"]["diagnostics"]
+    assert found["file"] == "--set tokens=-1"
+    assert found["message"].endswith("it is the count")
+
+
+def test_what_a_terminal_would_obey_is_written_out(spec: str, capsys: Capture) -> None:
+    Path("bell.yaml").write_text(SPEC.replace("name: echo", 'name: "e\\e[31mcho"', 1))
+    assert guarded(["check", "bell.yaml"]) in (0, 1)
+    assert guarded(["check", "no\x1b[31m\u202efile"]) == 1
+    found = capsys.readouterr()
+    assert "\x1b" not in found.out + found.err
+    assert "no\\x1b[31m\\u202efile" in found.err

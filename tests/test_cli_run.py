@@ -98,6 +98,7 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
     stub = ModuleType("graphc.api")
     stub.compile, stub.instantiate, stub.graphs = compile, instantiate, graphs  # type: ignore[attr-defined]
+    stub.has_gpu = lambda: True  # type: ignore[attr-defined]
     pipeline = ModuleType("graphc.pipeline")
     pipeline.ignore = lambda name, stage: None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "graphc.api", stub)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ import pytest
 
 import graphc
 from graphc.inputs import random_inputs
-from graphc.plan import Plan
+from graphc.plan import FIRST, Plan, signed
 from graphc.resources import shipped
 from graphc.spec.model import LayerSpec, load_spec
-from graphc.text.diagnostics import SpecError
+from graphc.text.diagnostics import SpecError, UsageError
 
 SHIPPED = [
     path for path in sorted(shipped("specs").glob("*.yaml"))
@@ -56,7 +57,44 @@ def test_every_way_of_emission_comes_back(tmp_path: Path, emit: str, memory: str
 def test_the_file_says_first_what_it_is(tmp_path: Path) -> None:
     small(layers=1).save(tmp_path / "small.graphc")
     text = (tmp_path / "small.graphc").read_text()
-    assert text.split("\n", 2)[1] == ' "graphc_plan": 1,'
+    first, second, third = text.split("\n", 4)[1:4]
+    assert first == ' "graphc_plan": 1,'
+    assert second.startswith(' "digest": "sha256:')
+    assert third == ' "name": "moe_peer",'
+    assert {*json.loads(text)} > {"graphc_plan", "digest", "variants"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_byte_that_was_changed_is_seen(saved: dict[str, str], tmp_path: Path, seed: int) -> None:
+    raw = bytearray(saved["capture"].encode())
+    place = random.Random(seed).randrange(raw.index(b"sha256:") + 7, len(raw))
+    raw[place] ^= 1
+    refused(tmp_path, raw.decode(), "the file was changed or damaged|should be the digest|Invalid")
+
+
+def test_a_value_that_was_changed_is_seen(saved: dict[str, str], tmp_path: Path) -> None:
+    plan = json.loads(saved["capture"])
+    plan["params"]["tokens"] += 1
+    refused(tmp_path, json.dumps(plan, indent=1), "the file was changed or damaged")
+    del plan["digest"]
+    refused(tmp_path, json.dumps(plan, indent=1), "its second line should be the digest")
+    refused(tmp_path, saved["capture"][:-1], "the file was changed or damaged|Invalid")
+
+
+def test_a_plan_is_not_saved_over_a_folder(tmp_path: Path) -> None:
+    plan = small(layers=1)
+    for path in (".", "/", tmp_path):
+        with pytest.raises(SpecError, match="it is a folder") as caught:
+            plan.save(path)
+        assert caught.value.diagnostics[0].code == "cannot-write"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", [None, 5, b"plan"])
+def test_what_is_no_path_is_the_callers_mistake(path: Any) -> None:
+    for call in (graphc.load, graphc.compile, graphc.check, small(layers=1).save):
+        with pytest.raises(UsageError, match="expected the path of a"):
+            call(path)
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +180,7 @@ def test_what_was_changed_is_not_believed(
 ) -> None:
     plan = json.loads(saved["capture"])
     change(plan)
-    refused(tmp_path, json.dumps(plan), message)
+    refused(tmp_path, with_its_digest(plan), message)
 
 
 @pytest.mark.parametrize("change", [set_to([], *SCHEDULE, "edges"), without_waits])
@@ -151,12 +189,19 @@ def test_edges_are_proven_where_they_are_what_is_built(
 ) -> None:
     plan = json.loads(saved["nodes"])
     change(plan)
-    refused(tmp_path, json.dumps(plan), "not the one that was proven")
+    refused(tmp_path, with_its_digest(plan), "not the one that was proven")
 
 
 @pytest.mark.parametrize("text", ["", "graphc: 1", "[]", "{}", "\0\1", "null", "1"])
 def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
     refused(tmp_path, text, "that can be trusted: (at|Input|Invalid)")
+
+
+def with_its_digest(plan: dict[str, Any]) -> str:
+    """As somebody writes it who makes the digest anew."""
+    plan.pop("digest")
+    text = json.dumps(plan, indent=1)
+    return signed(text.encode()).decode() if text.encode().startswith(FIRST) else text
 
 
 def refused(folder: Path, text: str, message: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,18 @@ class OpTime:
     stream: str
     us: float
     waited_us: float | None
+
+
+class OneOfAKind:
+    """What has memory, streams and views of its own, which a copy would share or lose."""
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise UsageError(
+            f"a {type(self).__name__} cannot be copied or pickled: instantiate its plan again "
+            "(graph.plan.instantiate()), or save the plan"
+        )
 
 
 def is_closed_error(name: str) -> UsageError:

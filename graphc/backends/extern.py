@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from graphc.backends.outside import notes_of, told
 from graphc.ir import Extern, Op, Program
 from graphc.text.diagnostics import error
 
@@ -76,10 +77,12 @@ def resolve(name: str, op: Op) -> Callable[..., Any]:
     try:
         found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except Exception as problem:  # the module is the user's: it may raise anything
+        is_missing = isinstance(problem, ImportError | AttributeError)
         raise error(
             "unknown-extern",
-            f"cannot load '{name}': {problem}",
+            f"cannot load '{name}': {problem if is_missing else told(problem)}",
             op.span,
+            notes=[] if is_missing else notes_of(problem),
             hint="write it as 'module:function', importable from where graphc runs",
         ) from None
     if not callable(found):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphc.backends.binding import (
+    OneOfAKind,
     OpTime,
     bindable,
     buffer_named,
@@ -31,9 +32,12 @@ from graphc.backends.binding import (
     written_buffers,
 )
 from graphc.backends.extern import call_function, load_references
+from graphc.backends.hostmemory import check_host_memory
+from graphc.backends.outside import calling, notes_of, told
 from graphc.dtypes import dtype
 from graphc.ir import (
     Access,
+    Allocation,
     Buffer,
     Copy,
     Emit,
@@ -49,7 +53,7 @@ from graphc.ir import (
 from graphc.kernels.beside import home, module_named
 from graphc.machine import place_devices
 from graphc.plan import KernelImage, Plan, Variant
-from graphc.text.diagnostics import CompilerBug, UsageError, error
+from graphc.text.diagnostics import CompilerBug, UsageError, error, no_memory
 from graphc.text.suggest import did_you_mean
 
 Array = NDArray[Any]
@@ -57,7 +61,7 @@ PIECE_NAMES = ("lo", "hi", "piece", "count")
 POISON = 0xFF  # every float type reads it as NaN, every signed integer as -1
 
 
-class ReferenceGraph:
+class ReferenceGraph(OneOfAKind):
     """A plan that runs on the host; the same surface as the CUDA graph."""
 
     def __init__(
@@ -74,9 +78,7 @@ class ReferenceGraph:
         self.placed = place_devices(self.program.devices, None, devices)
         self._functions = {**self._kernel_references(), **load_references(self.program)}
         self._written = written_buffers(self.program)
-        self._allocations = {
-            each.name: aligned_bytes(each.nbytes) for each in self._schedule.memory.allocations
-        }
+        self._allocations = allocated(self._schedule.memory.allocations)
         self._is_closed = False
         self._arrays: dict[str, Array | None] = {
             name: None if buffer.is_optional else self._view(buffer)
@@ -98,7 +100,7 @@ class ReferenceGraph:
         for op in self.program:
             if isinstance(op.work, Kernel) and op.step not in found:
                 image = self.plan.images[self.variant.images[op.step]]
-                found[op.step] = kernel_reference(image, op.work)
+                found[op.step] = kernel_reference(image, op.work, op)
         return found
 
     def _view(self, buffer: Buffer) -> Array:
@@ -223,15 +225,18 @@ class ReferenceGraph:
                 source, target = self._argument(op, "source"), self._argument(op, "target")
                 assert source is not None
                 assert target is not None
-                target[rows_in(op["target"], lo, hi)] = source[rows_in(op["source"], lo, hi)]
+                rows = by_rows(source)[rows_in(op["source"], lo, hi)]
+                by_rows(target)[rows_in(op["target"], lo, hi)] = rows
             case Fill():
                 filled = self._argument(op, "target")
                 assert filled is not None
-                filled[lo:hi] = op.work.value
+                by_rows(filled)[lo:hi] = op.work.value
             case Extern():
                 arrays = {each.argument: self._argument(op, each.argument) for each in op.accesses}
                 capacity = self.program.capacity
-                call_function(self._functions[op.step], op, arrays, capacity=capacity, count=count)
+                function, name = self._functions[op.step], op.work.reference
+                with calling(f"reference '{name}'", name, op):
+                    call_function(function, op, arrays, capacity=capacity, count=count)
             case Join():
                 pass
             case Opaque() | Transfer():
@@ -251,9 +256,11 @@ class ReferenceGraph:
             "count": count,
         }
         function = self._functions[op.step]
-        wanted = inspect.signature(function).parameters.values()
+        wanted = parameters_of(function)
         names = [each.name for each in wanted if each.name in values or each.default is each.empty]
-        function(**{name: values[name] for name in names})
+        what = f"reference '{image.reference}' of kernel '{image.template}'"
+        with calling(what, image.reference or "", op):
+            function(**{name: values[name] for name in names})
 
     def _argument(self, op: Op, name: str) -> Array | None:
         for access in op.accesses:
@@ -275,11 +282,16 @@ def rows_in(access: Access, lo: int, hi: int) -> slice:
     return slice(0, hi - lo) if access.is_ring else slice(lo, hi)
 
 
+def by_rows(array: Array) -> Array:
+    """The array; a number without dimensions as its only row."""
+    return array if array.ndim else array.reshape(1)
+
+
 def as_buffer(raw: NDArray[np.uint8], buffer: Buffer) -> Array:
     return raw.view(dtype(buffer.dtype).numpy).reshape(buffer.shape)
 
 
-def kernel_reference(image: KernelImage, kernel: Kernel) -> Callable[..., None]:
+def kernel_reference(image: KernelImage, kernel: Kernel, op: Op) -> Callable[..., None]:
     """The kernel's meaning, found to ask for nothing that is not given."""
     if image.reference is None:
         raise error(
@@ -287,10 +299,11 @@ def kernel_reference(image: KernelImage, kernel: Kernel) -> Callable[..., None]:
             f"kernel '{image.template}' has no reference, so it cannot run on the host",
             hint="add 'reference: module:function' to its contract, or use --backend cuda",
         )
-    function = resolve(image.reference, home(image))
+    whose = f", the reference of kernel '{image.template}' in op '{op.step}'"
+    function = resolve(image.reference, home(image), of=whose)
     scalars = [name for name, _ in image.scalars]
     given = [*image.pointers, *scalars, *kernel.symbols, *kernel.options, *PIECE_NAMES]
-    for each in inspect.signature(function).parameters.values():
+    for each in parameters_of(function):
         if each.name not in given and each.default is each.empty:
             raise error(
                 "no-reference",
@@ -301,23 +314,61 @@ def kernel_reference(image: KernelImage, kernel: Kernel) -> Callable[..., None]:
     return function
 
 
+def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """What a reference takes by name; ``**rest`` takes nothing that it has not named."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except ValueError:  # a function that does not show its parameters
+        return ()
+    return tuple(each for each in found if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD))
+
+
+def allocated(allocations: Iterable[Allocation]) -> dict[str, NDArray[np.uint8]]:
+    """The plan's memory, asked for only if the machine has so much."""
+    each_of = tuple(allocations)
+    check_host_memory(sum(each.nbytes for each in each_of), largest(each_of))
+    found = {}
+    for each in each_of:
+        try:
+            found[each.name] = aligned_bytes(each.nbytes)
+        except MemoryError:
+            what = f"cannot allocate the {each.nbytes} bytes of '{each.name}'"
+            raise no_memory("allocate", what) from None
+    return found
+
+
+def largest(allocations: Sequence[Allocation]) -> str:
+    """What a message says of the largest one."""
+    if not allocations:
+        return ""
+    found = max(allocations, key=lambda each: each.nbytes)
+    return f"its largest allocation, '{found.name}', has {found.nbytes} bytes"
+
+
 def aligned_bytes(nbytes: int, alignment: int = 256) -> NDArray[np.uint8]:
     raw = np.full(nbytes + alignment, POISON, np.uint8)
     start = -raw.ctypes.data % alignment
     return raw[start : start + nbytes]
 
 
-def resolve(name: str, folder: Path | None = None) -> Callable[..., Any]:
-    """The function that ``module:name`` names; ``folder`` is that of the kernel's template."""
+def resolve(name: str, folder: Path | None = None, *, of: str = "") -> Callable[..., Any]:
+    """The function that ``module:name`` names; ``folder`` is that of the kernel's template.
+
+    ``of`` says in messages whose it is.
+    """
     module, _, function = name.partition(":")
     try:
         found: Callable[..., Any] = getattr(module_named(module, folder), function)
-    except (ImportError, AttributeError, ValueError) as problem:
+    except Exception as problem:  # the module is the author's: it may raise anything
+        is_missing = isinstance(problem, ImportError | AttributeError)
         raise error(
             "no-reference",
-            f"cannot load '{name}': {problem}",
+            f"cannot load '{name}'{of}: {problem if is_missing else told(problem)}",
+            notes=[] if is_missing else notes_of(problem),
             hint="write it as 'module:function', beside the template or importable",
         ) from None
+    if not callable(found):
+        raise error("no-reference", f"'{name}'{of} is no function")
     return found
 
 

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from graphc import __version__
+from graphc.cli.output import print_json
 from graphc.cli.request import request
+from graphc.text.diagnostics import UsageError
 
 app = typer.Typer(
     name="graphc",
@@ -81,11 +83,22 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 @app.callback(invoke_without_command=True)
 def root(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    is_json: Annotated[
+        bool, typer.Option("--json", help="With --version: print one JSON object instead of text.")
+    ] = False,
 ) -> None:
     if version:
-        print(f"graphc {__version__}")
+        if is_json:
+            print_json({"graphc": __version__})
+        else:
+            print(f"graphc {__version__}")
         raise typer.Exit
+    if is_json:
+        raise UsageError("--json goes behind the command: graphc check FILE --json")
+    if context.invoked_subcommand is None:
+        raise UsageError("name a command: see 'graphc --help'")
 
 
 @app.command()

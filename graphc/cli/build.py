@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphc.cli.output import bytes_text, plural, print_json, progress
+from graphc.cli.output import bytes_text, plural, print_json, progress, say
 from graphc.cli.request import Request, refuse_plan
 from graphc.text.diagnostics import CudaError, UsageError
 from graphc.text.suggest import did_you_mean
@@ -38,7 +38,10 @@ def run_compile(
     from graphc import api
 
     if dump_after == "list":
-        print("\n".join(PASSES))
+        if is_json:
+            print_json({"passes": list(PASSES)})
+        else:
+            say("\n".join(PASSES))
         return 0
     refuse_plan(wanted, "compile")
     if arch is not None:
@@ -63,9 +66,9 @@ def run_compile(
         print_json({**plan_facts(plan), "file": str(target), "dumps": dumps.texts})
         return 0
     for text in dumps.texts:
-        print(text)
-    print(f"wrote {target} ({bytes_text(target.stat().st_size)})")
-    print(plan_text(plan))
+        say(text)
+    say(f"wrote {target} ({bytes_text(target.stat().st_size)})")
+    say(plan_text(plan))
     return 0
 
 
@@ -116,8 +119,8 @@ def print_dumps(plan: Plan, dumps: Dumps, *, is_json: bool) -> None:
         return
     for variant, text in zip(plan.variants, dumps.texts, strict=True):
         if len(plan.variants) > 1:
-            print(f"=== {variant_title(variant)}")
-        print(text)
+            say(f"=== {variant_title(variant)}")
+        say(text)
 
 
 def plan_text(plan: Plan) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphc.cli.output import bytes_text, note, plural, print_json, progress
+from graphc.cli.output import bytes_text, note, plural, print_json, progress, say
 from graphc.cli.request import Request, refuse_plan
 from graphc.text.diagnostics import NOWHERE, Span, quote
 
@@ -32,7 +32,7 @@ def run_check(wanted: Request, *, is_json: bool) -> int:
             }
         )
         return 0
-    print(summary(found))
+    say(summary(found))
     for span in redundant:
         note("\n".join([f"{span}: note: this wait orders nothing that is not ordered already"]))
         note("\n".join(quote(span, None)))

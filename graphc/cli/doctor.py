@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from graphc import __version__
-from graphc.cli.output import bytes_text, columns, print_json, progress
+from graphc.cli.output import bytes_text, columns, print_json, progress, say
 
 if TYPE_CHECKING:
     from graphc.gpu.probe import DoctorFacts, PeerFacts
@@ -23,7 +23,7 @@ def run_doctor(*, is_json: bool) -> int:
     if is_json:
         print_json(json_facts(facts))
     else:
-        print("\n".join(lines(facts)))
+        say("\n".join(lines(facts)))
     return 0
 
 

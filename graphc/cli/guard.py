@@ -6,6 +6,7 @@ interrupted. Messages go to stderr; with ``--json`` the error is also one object
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -13,7 +14,8 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 import typer
 
@@ -27,9 +29,12 @@ from graphc.text.diagnostics import (
     Note,
     SpecError,
     UsageError,
+    no_memory,
+    printable,
     render,
 )
 
+OF_OUTPUT = (errno.EPIPE, errno.ENOSPC, errno.EIO, errno.EBADF, errno.EFBIG, errno.EDQUOT)
 OK, USAGE, BUG, INTERRUPTED = 0, 2, 70, 130
 
 # typer carries its own click in new releases and uses the installed one in old ones; either way
@@ -39,28 +44,51 @@ CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
 def guarded(arguments: Sequence[str]) -> int:
     """Run the command; whatever happens, end with a code and at most one message."""
-    is_json = "--json" in arguments
+    try:
+        return ended(arguments, "--json" in arguments)
+    except OSError as problem:  # of stdout: ``ended`` deals with the others
+        silence(sys.stdout)
+        if isinstance(problem, BrokenPipeError):  # the reader has gone, and knows it
+            return OK
+        what = f"cannot write to stdout: {problem.strerror}"
+        return report([Diagnostic("cannot-write", what)], SpecError.exit_code, is_json=False)
+
+
+def ended(arguments: Sequence[str], is_json: bool) -> int:
+    """The code that the command ends with; an ``OSError`` if stdout takes no more."""
     try:
         code = app(list(arguments), prog_name="graphc", standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # typer makes an exit of it by itself
             raise KeyboardInterrupt
         return code if isinstance(code, int) else OK
-    except BrokenPipeError:
-        # The reader has gone; python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
     except (KeyboardInterrupt, typer.Abort):
         return report([Diagnostic("interrupted", "stopped by the user")], INTERRUPTED, is_json)
     except CommandLineError as problem:
         return report_usage(problem, is_json)
     except GraphcError as problem:
         return report_known(problem, is_json)
+    except MemoryError as problem:
+        return report_known(no_memory("allocate", str(problem) or "no bytes are left"), is_json)
     except Exception as problem:
+        if isinstance(problem, OSError) and is_of_output(problem):  # see guarded
+            raise
         what = f"{type(problem).__name__}: {problem}"
         advice = "this is a fault in graphc, not in the spec: please report it with the spec"
         found = Diagnostic("bug", what, notes=(Note(advice), Note(written(problem))))
         return report([found], BUG, is_json)
+
+
+def is_of_output(problem: OSError) -> bool:
+    """Whether it is the fault of stdout: faults of files are named where they are written."""
+    is_known = isinstance(problem, BrokenPipeError) or problem.errno in OF_OUTPUT
+    return is_known and problem.filename is None
+
+
+def silence(stream: TextIO) -> None:
+    """Let nothing more come of a stream: python would complain again when it flushes at exit."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def report_usage(problem: Exception, is_json: bool) -> int:
@@ -69,7 +97,7 @@ def report_usage(problem: Exception, is_json: bool) -> int:
     command = context.command_path if context is not None else "graphc"
     message = str(getattr(problem, "format_message", problem.__str__)())
     if message.lstrip().startswith("Usage:"):
-        print(message, file=sys.stderr)
+        tell(sys.stderr, message)
         return USAGE
     return report([Diagnostic("usage", message, hint=f"see '{command} --help'")], USAGE, is_json)
 
@@ -103,12 +131,20 @@ def report(
 ) -> int:
     """Say it on stderr, and as one JSON object on stdout if asked for: the first, and all."""
     message = "\n\n".join(render(each) for each in diagnostics) if text is None else text
-    print(coloured(message), file=sys.stderr)
+    tell(sys.stderr, coloured(printable(message)))
     if is_json:
         found = [diagnostic_json(each) for each in diagnostics]
         error = {**found[0], "exit_code": code, **(facts or {}), "diagnostics": found}
-        print(json.dumps({"error": error}, indent=1))
+        tell(sys.stdout, json.dumps({"error": error}, indent=1))
     return code
+
+
+def tell(stream: TextIO, text: str) -> None:
+    """Print the end of it all: what cannot be said changes no code."""
+    try:
+        print(text, file=stream, flush=True)
+    except OSError:
+        silence(stream)
 
 
 def diagnostic_json(diagnostic: Diagnostic) -> dict[str, Any]:

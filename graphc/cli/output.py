@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from graphc.text.diagnostics import error
+from graphc.text.diagnostics import printable
+from graphc.text.write import write_whole
 
 
 class Progress(Protocol):
@@ -23,19 +24,18 @@ def print_json(facts: Mapping[str, Any]) -> None:
     print(json.dumps(facts, indent=1))
 
 
+def say(text: str) -> None:
+    """Print what a person reads, without what a terminal would obey."""
+    print(printable(text))
+
+
 def note(message: str) -> None:
-    print(message, file=sys.stderr)
+    print(printable(message), file=sys.stderr)
 
 
 def write_text(path: Path, content: str) -> None:
     """Write a file so that a reader finds the old one or the new one, never a part."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(content, encoding="utf-8")
-        partial.replace(path)
-    except OSError as problem:
-        partial.unlink(missing_ok=True)
-        raise error("cannot-write", f"cannot write '{path}': {problem.strerror}") from None
+    write_whole(path, content.encode())
 
 
 @contextmanager
@@ -45,9 +45,10 @@ def progress() -> Iterator[Progress]:
         yield lambda what, /: None
         return
     from rich.console import Console
+    from rich.text import Text
 
     with Console(stderr=True).status("") as status:
-        yield lambda what, /: status.update(what)
+        yield lambda what, /: status.update(Text(printable(what)))
 
 
 def bytes_text(nbytes: int) -> str:

@@ -64,9 +64,10 @@ def request(
             is_shipped = spec_path(each.stem) != Path(each.stem)
             hint = f"graphc brings a spec of that name: write {each.stem}" if is_shipped else None
             raise error("missing-file", f"cannot read '{each}': {what}", hint=hint)
-    for folder in (*(kernels or ()), *(routes or ())):
-        if not folder.is_dir():
-            raise error("missing-file", f"cannot read the folder '{folder}': there is none")
+    for what, folders in (("kernels", kernels), ("routes", routes)):
+        for folder in folders or ():
+            if not folder.is_dir():
+                raise UsageError(f"{what}: there is no folder '{folder}'")
     return Request(
         path,
         dict(assignment(each) for each in values or ()),

@@ -11,8 +11,18 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.build import variant_title
-from graphc.cli.output import Progress, columns, note, plural, print_json, progress, write_text
+from graphc.cli.output import (
+    Progress,
+    columns,
+    note,
+    plural,
+    print_json,
+    progress,
+    say,
+    write_text,
+)
 from graphc.cli.request import Request, Value, assignment, is_plan, plan_of
+from graphc.cli.weight import weigh
 from graphc.text.diagnostics import UsageError
 
 if TYPE_CHECKING:
@@ -133,6 +143,8 @@ def run_one(wanted: Request, options: RunOptions, inputs: Inputs, doing: Progres
         wanted, observe=lambda name, _: doing(f"compiling {wanted.path}: {name}"), cubins=False
     )
     check_count(plan.variants[0].schedule.program, options.count)
+    if options.backend == "reference" or (options.backend == "auto" and not api.has_gpu()):
+        weigh(wanted, plan)
     doing("making it ready to launch")
     with closing(api.instantiate(plan, options.backend)) as graph:  # type: ignore[arg-type]
         schedule = graph.variant.schedule
@@ -284,17 +296,17 @@ def step_times(ran: Ran) -> tuple[dict[str, float], dict[str, float]]:
 def tell(this: Ran, compared: Sequence[Compared], options: RunOptions) -> None:
     from graphc.cli.compare import digest
 
-    print(
+    say(
         f"{this.plan.name}: {this.title} on {this.backend}, "
         f"{plural(len(this.schedule.program.ops), 'op')}, {plural(options.repeats, 'replay')}"
     )
     for name, array in this.last.items():
-        print(f"  {name}: {array.dtype}{list(array.shape)}, bits {digest(array)}")
+        say(f"  {name}: {array.dtype}{list(array.shape)}, bits {digest(array)}")
     tell_times(this, options)
     for each in compared:
         values = ", ".join(f"{name}={value}" for name, value in each.values.items())
         if not each.differences:
-            print(f"  the same bits as with {values} ({each.title})")
+            say(f"  the same bits as with {values} ({each.title})")
         for one in each.differences:
             note(f"error[different-bits]: with {values} ({each.title}): {one}")
     if options.svg is not None:
@@ -309,16 +321,16 @@ def tell_times(ran: Ran, options: RunOptions) -> None:
         said += f"; launch: {us(launches[which])} of the host"
     if ran.gpu_us:
         said += f"; GPU: {us(summary(ran.gpu_us)['median'])} (median)"
-    print(said)
+    say(said)
     if not options.has_timings:
         return
     if not ran.op_times:
-        print("  times by step need a GPU: those of the references say nothing about kernels")
+        say("  times by step need a GPU: those of the references say nothing about kernels")
         return
     took, waited = step_times(ran)
     rows = [("step", "time", "stream waited before it")]
     rows += [(step, us(took[step]), us(waited[step])) for step in took]
-    print(columns(rows))
+    say(columns(rows))
 
 
 def us(time_us: float) -> str:

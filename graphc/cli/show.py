@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.build import variant_title
-from graphc.cli.output import note, print_json, progress, write_text
+from graphc.cli.output import note, print_json, progress, say, write_text
 from graphc.cli.request import ORIGIN, Request, Value, is_plan, plan_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def run_show(
     facts: dict[str, Any] = {"name": shown[0].schedule.program.name, "variants": []}
     for index, each in enumerate(shown):
         if len(shown) > 1 and not is_json and (stage or has_resources):
-            print(f"=== {each.title}")
+            say(f"=== {each.title}")
         told: dict[str, Any] = {"title": each.title}
         if stage is not None:
             told["stages"] = tell_stages(each, stage, seen.graphs[index : index + 1], is_json)
@@ -102,8 +102,8 @@ def tell_stages(shown: Shown, stage: str, graphs: list[Graph], is_json: bool) ->
     if not is_json:
         for name, text in texts.items():
             if len(texts) > 1:
-                print(f"--- {name}")
-            print(text)
+                say(f"--- {name}")
+            say(text)
     return texts
 
 
@@ -158,7 +158,7 @@ def tell_resources(schedule: Schedule, single: Schedule | None, is_json: bool) -
     if single is not None:
         columns["one piece"] = resources(single)
     if not is_json:
-        print(resource_table(columns))
+        say(resource_table(columns))
     return {name.replace(" ", "_"): asdict(used) for name, used in columns.items()}
 
 

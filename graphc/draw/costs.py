@@ -6,7 +6,7 @@ The costs are those at the capacity; sizes that only the device knows are what t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from graphc.draw.timeline import ARCH, NOMINAL, OP_US, SHARED_OPTIN, SMS, link_us
 from graphc.ir import Kernel, Op, Schedule
@@ -19,18 +19,23 @@ DEVICE = Record({"sms": SMS, "shared_optin": SHARED_OPTIN})
 
 def kernel_durations(schedule: Schedule, catalog: Catalog) -> dict[str, float]:
     """Op -> microseconds, of the kernels whose contracts are in the catalog."""
+    places = {buffer.name: buffer.device for buffer in schedule.program.buffers.values()}
+    found = {}
+    for op, flops, nbytes in kernel_costs(schedule, catalog):
+        times = flops / NOMINAL.flops_per_us, nbytes / NOMINAL.memory_bytes_per_us
+        found[op.name] = OP_US + max(*times, link_us(op, places))
+    return found
+
+
+def kernel_costs(schedule: Schedule, catalog: Catalog) -> Iterator[tuple[Op, float, float]]:
+    """Op, operations and bytes, of the kernels whose contracts are in the catalog."""
     program = schedule.program
-    places = {buffer.name: buffer.device for buffer in program.buffers.values()}
     dtypes = {buffer.name: buffer.dtype for buffer in program.buffers.values()}
     contracts = contracts_of(schedule, catalog)
-    found = {}
     for op in program:
         if isinstance(op.work, Kernel) and op.work.template in contracts:
             contract = contracts[op.work.template]
-            flops, nbytes = cost(op, op.work, contract, dtypes, program.capacity)
-            times = flops / NOMINAL.flops_per_us, nbytes / NOMINAL.memory_bytes_per_us
-            found[op.name] = OP_US + max(*times, link_us(op, places))
-    return found
+            yield op, *cost(op, op.work, contract, dtypes, program.capacity)
 
 
 def contracts_of(schedule: Schedule, catalog: Catalog) -> dict[str, Contract]:

@@ -283,6 +283,11 @@ class CudaDriver:
         mode = cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
         check("cuStreamBeginCapture", cu.cuStreamBeginCapture(stream, mode))
 
+    def is_capturing(self, stream: int) -> bool:
+        """Whether the stream records what it gets, also in a capture that has failed."""
+        status = check("cuStreamIsCapturing", cu.cuStreamIsCapturing(stream))
+        return bool(status != cu.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE)
+
     def capture_tail(self, stream: int) -> tuple[int, tuple[int, ...]] | None:
         """The graph that the stream captures into and what its next node would depend on."""
         result = cu.cuStreamGetCaptureInfo(stream)

@@ -458,6 +458,13 @@ class Builder:
         if isinstance(value, float) and not DTYPES[target.dtype].is_float:
             text = f"'{target.name}' is {target.dtype}: it cannot be filled with {value}"
             raise error("bad-value", text, at["value"].span)
+        least, most = DTYPES[target.dtype].limits
+        if not least <= value <= most:
+            text = (
+                f"'{target.name}' is {target.dtype}, which holds {least} to {most}: "
+                f"it cannot be filled with {value}"
+            )
+            raise error("bad-value", text, at["value"].span)
         access = Access("target", whole(target), Mode.WRITE, SPLIT, draft.uses["target"].span)
         axis = Axis(target.rows, target.per_count)
         return self.op(draft, target.device, Fill(value), (access,), axis)

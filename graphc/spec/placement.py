@@ -10,7 +10,18 @@ from itertools import accumulate
 from math import lcm
 from typing import Any
 
-from graphc.ir import HOST, Buffer, Kernel, Mode, Op, Placement, RowsKind, Transfer
+from graphc.ir import (
+    HOST,
+    Axis,
+    Buffer,
+    Extern,
+    Kernel,
+    Mode,
+    Op,
+    Placement,
+    RowsKind,
+    Transfer,
+)
 from graphc.kernels.contract import Contract
 from graphc.routes import RouteSpec
 from graphc.spec.expand import Context, Draft
@@ -234,9 +245,9 @@ def check_pieces(op: Op, draft: Draft, span: Span) -> None:
     """An op in several pieces has an axis, and its pieces write apart from each other."""
     of = len(op.placement.pieces) - 1
     if not has_axis(draft.contract, op):
-        what = f"kernel '{draft.contract.name}'" if draft.contract else f"'{draft.key}'"
-        text = f"'{draft.key}' cannot be cut into {of} pieces: {what} has no axis"
-        raise error("cannot-cut", text, span, notes=[Note("the op is here", draft.span)])
+        why, hint = why_whole(draft, op)
+        text = f"'{draft.key}' cannot be cut into {of} pieces: {why}"
+        raise error("cannot-cut", text, span, notes=[Note("the op is here", draft.span)], hint=hint)
     for each in op.accesses:
         is_apart = each.rows.kind in (RowsKind.SPLIT, RowsKind.PIECE)
         if each.mode.is_write and not is_apart and each.mode not in (Mode.SCATTER, Mode.ACCUMULATE):
@@ -244,7 +255,24 @@ def check_pieces(op: Op, draft: Draft, span: Span) -> None:
                 f"'{draft.key}' cannot be cut into {of} pieces: each would write all of "
                 f"'{each.argument}'"
             )
-            raise error("cannot-cut", text, span, notes=[Note("this argument", each.span)])
+            is_extern = isinstance(op.work, Extern)
+            hint = "write rows: split where each piece has rows of its own" if is_extern else None
+            notes = [Note("this argument", each.span)]
+            raise error("cannot-cut", text, span, notes=notes, hint=hint)
+
+
+def why_whole(draft: Draft, op: Op) -> tuple[str, str | None]:
+    """Why an op without a split argument stays whole, and what to do."""
+    if draft.contract is not None:
+        return f"kernel '{draft.contract.name}' has no axis", None
+    if not isinstance(op.work, Extern):
+        return f"'{draft.key}' has no axis", None
+    if op.axis == Axis():
+        return "the extern has no axis", "give it the rows that are cut: axis: n"
+    return (
+        "none of its arguments has rows that are split",
+        "write rows: split for each argument of which a piece touches its own rows only",
+    )
 
 
 def has_axis(contract: Contract | None, op: Op) -> bool:

@@ -98,7 +98,8 @@ def values_of(
         scope[name] = params[name]
     counts = [name for name, param in spec.params.items() if param.count]
     for name in counts:
-        check_count(name, counts, spec, params, faults)
+        span = chosen[name].span if name in chosen else spec.site["params"][name]["default"].span
+        check_count(name, counts, spec, params, span, faults)
         if isinstance(params[name], int):
             scope[name] = Scaled(params[name], 1)
     for name, param in spec.params.items():
@@ -181,7 +182,12 @@ def checked_type(name: str, param: ParamSpec, given: Given, at: Site, faults: Fa
 
 
 def check_count(
-    name: str, counts: list[str], spec: HeadSpec, params: Mapping[str, Any], faults: Faults
+    name: str,
+    counts: list[str],
+    spec: HeadSpec,
+    params: dict[str, Any],
+    span: Span,
+    faults: Faults,
 ) -> None:
     at = spec.site["params"][name]["count"]
     if name != counts[0]:
@@ -189,8 +195,17 @@ def check_count(
         text = f"'{name}' cannot be the count: '{counts[0]}' is"
         faults.mistake("bad-count", text, at.key, Note("the count is set here", first))
     value = params[name]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int):
         faults.mistake("bad-count", f"the count '{name}' is a whole number from 0 on", at.key)
+    elif value < 0 and not has_lower_limit(spec.params[name]):
+        text = f"'{name}' is {value}, but must be at least 0: it is the count"
+        faults.mistake("bad-value", text, span, Note("because of this", at.key))
+        params[name] = max(0, int(spec.params[name].default))  # the rest is looked at with it
+
+
+def has_lower_limit(param: ParamSpec) -> bool:
+    """Whether its own limit says already that it is not below zero."""
+    return isinstance(param.min, int | float) and param.min >= 0
 
 
 def check_limits(

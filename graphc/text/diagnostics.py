@@ -6,6 +6,7 @@ what a person wrote. Rendering reads the source again; a file that is gone is na
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ class Span:
 
 
 NOWHERE = Span("", 0, 0, 0)
+UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,19 @@ class CudaError(GraphcError):
         super().__init__(f"{at}error[cuda]: {call}: {error}: {explanation}{for_op}{advice}")
 
 
+def no_memory(
+    call: str,
+    what: str,
+    *,
+    op: str | None = None,
+    span: Span = NOWHERE,
+    hint: str | None = None,
+) -> CudaError:
+    """The machine lacks the host memory for something."""
+    hint = hint or "smaller shapes need less: a preset of the spec, or other values of its params"
+    return CudaError(call, "OUT_OF_MEMORY", what, op=op, span=span, hint=hint)
+
+
 def error(
     code: str,
     message: str,
@@ -144,6 +159,15 @@ def render(diagnostic: Diagnostic, sources: Mapping[str, str] | None = None) -> 
     if diagnostic.hint:
         lines.append(f"  hint: {diagnostic.hint}")
     return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey written out: controls, and turns of direction.
+
+    >>> print(printable("red \\x1b[31m and \\u202e"))
+    red \\x1b[31m and \\u202e
+    """
+    return UNPRINTABLE.sub(lambda each: ascii(each[0])[1:-1], text)
 
 
 def quote(span: Span, sources: Mapping[str, str] | None) -> list[str]:

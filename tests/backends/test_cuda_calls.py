@@ -107,6 +107,16 @@ def test_a_graph_without_a_wait_is_told_apart_from_its_plan(driver: Any) -> None
             read_back(driver, replace(schedule, instructions=kept), built)
 
 
+def test_an_op_that_lost_one_of_its_nodes_is_told_apart(driver: Any) -> None:
+    with make(driver) as graph:
+        graph.upload()
+        schedule, built = graph.variant.schedule, graph._executable.built
+        name = next(name for name, own in built.nodes.items() if own)
+        calls = {**built.calls, name: (*built.calls[name], *built.calls[name])}
+        with pytest.raises(CompilerBug, match=f"'{name}' was planned as 2 nodes and has 1"):
+            read_back(driver, schedule, replace(built, calls=calls))
+
+
 def test_a_node_with_another_pointer_is_told_apart(driver: Any) -> None:
     with make(driver) as graph:
         graph.upload()

@@ -160,3 +160,37 @@ def test_names_that_graphc_gives_are_no_arguments(tmp_path: Path) -> None:
     for name in ("lo", "hi", "count", "stream"):
         with pytest.raises(SpecError, match=f"'{name}' cannot be the name of an extern's"):
             compiled(tmp_path, scalars=f"{name}: 1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        (", rows: split", "", "none of its arguments has rows that are split", "write rows: split"),
+        ("access: write, rows: split", "access: write", "would write all of 'y'", "rows: split"),
+    ],
+)
+def test_what_an_extern_lacks_to_be_cut_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str, hint: str
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "SPEC", SPEC.replace(old, new))
+    with pytest.raises(SpecError) as caught:
+        compiled(tmp_path, pieces=3)
+    (found,) = caught.value.diagnostics
+    assert found.code == "cannot-cut"
+    assert message in found.message
+    assert hint in (found.hint or "")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_extern_that_raises_is_the_authors_fault(tmp_path: Path, backend: str) -> None:
+    def broken(*, x: Any, y: Any, stream: int = 0) -> None:
+        raise RuntimeError("not today")
+
+    sys.modules["outside_library"].broken = broken  # type: ignore[attr-defined]
+    plan = compiled(tmp_path, function="broken", reference="broken")
+    with pytest.raises(SpecError, match="RuntimeError: not today") as caught:
+        run(backend, plan)
+    (found,) = caught.value.diagnostics
+    assert found.code == "function-failed"
+    assert "outside_library:broken' failed in op 'move'" in found.message
+    assert [note.span.file for note in found.notes] == [__file__]

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from graphc.backends.cuda.memory import Gpu
 from graphc.backends.cuda.work import Work
 from graphc.backends.extern import call_function
+from graphc.backends.outside import calling
 from graphc.gpu.probe import current
 from graphc.gpu.protocol import Call, CopyCall, Driver, FillCall, KernelCall
 from graphc.ir import Emit, Extern, Join, Op, Schedule
@@ -268,14 +269,16 @@ class Emitter:
     def call_extern(self, op: Op, stream: int) -> None:
         """Let the op's function enqueue its work: see ``graphc.backends.extern``."""
         arrays = {each.argument: self.argument(each.region.buffer) for each in op.accesses}
-        call_function(
-            self.functions[op.step],
-            op,
-            arrays,
-            capacity=self.work.program.capacity,
-            count=self.gpus[op.device].count_word,
-            stream=stream,
-        )
+        assert isinstance(op.work, Extern)
+        with calling(f"extern '{op.work.function}'", op.work.function, op):
+            call_function(
+                self.functions[op.step],
+                op,
+                arrays,
+                capacity=self.work.program.capacity,
+                count=self.gpus[op.device].count_word,
+                stream=stream,
+            )
 
     def device_of(self, stream: str) -> str:
         for each in self.schedule.streams:

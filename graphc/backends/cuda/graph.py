@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from graphc.backends.binding import (
+    OneOfAKind,
     OpTime,
     bindable,
     buffer_named,
@@ -55,7 +56,7 @@ LARGEST_DEFAULT_STREAM = 2  # handles 0, 1, 2 are the default streams of the cur
 POISON = 0xFF
 
 
-class CudaGraph:
+class CudaGraph(OneOfAKind):
     """A plan on the GPUs of this process; the same surface as the reference backend."""
 
     _session: Session | None = None
@@ -169,7 +170,8 @@ class CudaGraph:
     def launch(self, stream: object = None, count: int | None = None) -> None:
         """Replay on a stream (None: the graph's own) with ``count`` rows in use (None: all).
 
-        The stream is anything with ``__cuda_stream__``, or a handle. The call only enqueues.
+        The stream is anything with ``__cuda_stream__``, or a handle; not one that is being
+        captured. The call only enqueues.
         """
         try:
             if (
@@ -197,15 +199,36 @@ class CudaGraph:
         callers = self._driver.current_context() if is_default else 0
         place = callers or self._home.context
         with current(self._driver, place):
+            if stream is not None:
+                self._refuse_capture(handle)
             context = self._driver.stream_context(handle)
             self._executable.ensure_built(rows)
             self._executable.set_rows(rows, handle, context)
             replay = self._executable.launcher(rows, handle, context)
             self._handle, self._place = handle, place
             replay()
+        if stream is not None:
+            replay = self._unless_captured(replay, handle)
         self._replay, self._last_stream = replay, stream
         self._last_count, self._last_kind = count, type(count)
         self._last_context = (callers or NO_CONTEXT) if is_default else None
+
+    def _refuse_capture(self, handle: int) -> None:
+        """A recorded launch would set no count when it is called, and this one might build."""
+        if self._driver.is_capturing(handle):
+            raise UsageError(
+                "the stream is being captured: launch the graph beside the one that is captured, "
+                "not into it"
+            )
+
+    def _unless_captured(self, replay: Callable[[], None], handle: int) -> Callable[[], None]:
+        refuse_capture = self._refuse_capture
+
+        def checked() -> None:
+            refuse_capture(handle)
+            replay()
+
+        return checked
 
     def _forget_launch(self) -> None:
         """The next launch looks at everything again."""

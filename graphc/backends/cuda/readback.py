@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from graphc.backends.cuda.emit import Built
 from graphc.gpu.protocol import Call, CopyCall, Driver, FillCall, KernelCall, NodeKind
-from graphc.ir import Emit, Schedule
+from graphc.ir import Emit, Extern, Join, Schedule
 from graphc.text.diagnostics import CompilerBug
 
 
@@ -32,7 +32,7 @@ class ReadBack:
 def read_back(driver: Driver, schedule: Schedule, built: Built) -> ReadBack:
     """Compare the graph with the plan; a ``CompilerBug`` names the first difference."""
     nodes, edges = driver.nodes(built.graph), driver.edges(built.graph)
-    check_nodes(driver, built, nodes)
+    check_nodes(driver, schedule, built, nodes)
     bits = {op.name: 1 << at for at, op in enumerate(schedule.program.ops)}
     planned, found = planned_order(schedule, bits), built_order(built, nodes, edges, bits)
     present = sum(bit for name, bit in bits.items() if built.nodes.get(name))
@@ -46,14 +46,25 @@ def read_back(driver: Driver, schedule: Schedule, built: Built) -> ReadBack:
     return ReadBack(len(nodes), len(edges), orders)
 
 
-def check_nodes(driver: Driver, built: Built, nodes: tuple[int, ...]) -> None:
+def check_nodes(driver: Driver, schedule: Schedule, built: Built, nodes: tuple[int, ...]) -> None:
     of_ops = {node for each in built.nodes.values() for node in each}
     if strangers := [node for node in nodes if node not in of_ops]:
         raise difference(f"{len(strangers)} nodes belong to no op")
     if lost := of_ops.difference(nodes):
         raise difference(f"{len(lost)} nodes of ops are not in the graph")
+    works = {op.name: op.work for op in schedule.program.ops}
     for name, calls in built.calls.items():
-        for node, call in zip(built.nodes[name], calls, strict=False):
+        own = built.nodes[name]
+        match works[name]:
+            case Extern():  # as many as its function enqueues
+                continue
+            case Join():  # one where nodes are explicit, none in a capture
+                is_right = len(own) <= 1
+            case _:
+                is_right = len(own) == len(calls)
+        if not is_right:
+            raise difference(f"op '{name}' was planned as {len(calls)} nodes and has {len(own)}")
+        for node, call in zip(own, calls, strict=False):
             check_call(driver, name, node, call)
 
 
