@@ -146,6 +146,8 @@ def instantiate(
         return ReferenceGraph(plan, devices=devices)
     from graphc.backends.cuda import CudaGraph
 
+    if has_gpu() and plan.arch == arch_at_hand():
+        plan = with_cubins(plan)  # several at a time; what is missing after this is compiled later
     return CudaGraph(plan, devices=devices)
 
 
@@ -292,7 +294,7 @@ def with_cubins(plan: Plan) -> Plan:
     from graphc.kernels.render import READY
 
     def compiled(image: KernelImage) -> KernelImage:
-        if READY in image.cubins:
+        if READY in image.cubins or plan.arch in image.cubins:
             return image
         cubin = b64encode(compile_image(image, plan.arch)).decode()
         return replace(image, cubins={plan.arch: cubin})

@@ -171,7 +171,8 @@ class CudaGraph(OneOfAKind):
         """Replay on a stream (None: the graph's own) with ``count`` rows in use (None: all).
 
         The stream is anything with ``__cuda_stream__``, or a handle; not one that is being
-        captured. The call only enqueues.
+        captured, which is looked at when the stream or the count is another than before. The call
+        only enqueues.
         """
         try:
             if (
@@ -207,8 +208,6 @@ class CudaGraph(OneOfAKind):
             replay = self._executable.launcher(rows, handle, context)
             self._handle, self._place = handle, place
             replay()
-        if stream is not None:
-            replay = self._unless_captured(replay, handle)
         self._replay, self._last_stream = replay, stream
         self._last_count, self._last_kind = count, type(count)
         self._last_context = (callers or NO_CONTEXT) if is_default else None
@@ -220,15 +219,6 @@ class CudaGraph(OneOfAKind):
                 "the stream is being captured: launch the graph beside the one that is captured, "
                 "not into it"
             )
-
-    def _unless_captured(self, replay: Callable[[], None], handle: int) -> Callable[[], None]:
-        refuse_capture = self._refuse_capture
-
-        def checked() -> None:
-            refuse_capture(handle)
-            replay()
-
-        return checked
 
     def _forget_launch(self) -> None:
         """The next launch looks at everything again."""
