@@ -132,7 +132,35 @@ def layer_kernels() -> Iterator[str]:
         yield f"| {kernel} | {size} | {us:.1f} | {floor:.1f} |"
 
 
+def compile_time() -> Iterator[str]:
+    """The cost of an op, by the size of the program: medians over the rounds."""
+    found: dict[int, list[Row]] = defaultdict(list)
+    for row in rows_of("compile_time"):
+        found[row["ops"]].append(row)
+    yield "| ops | us an op | of it on the processor |"
+    yield "| --- | --- | --- |"
+    for ops, rows in sorted(found.items()):
+        wall, own = (median(row[k] for row in rows) for k in ("total_us_per_op", "cpu_us_per_op"))
+        yield f"| {ops:,} | {wall:.0f} | {own:.0f} |"
+
+
+def start() -> Iterator[str]:
+    """One compile of the layer by one route, with the disk cache warm: medians over the rounds."""
+    rows = [row["start"] for row in rows_of("compile_time") if "start" in row]
+    yield "| preset | imports, s | first compile, s | second, s | calls of NVRTC |"
+    yield "| --- | --- | --- | --- | --- |"
+    for preset in rows[0]:
+        found = [row[preset] for row in rows]
+        imports, first, second = (
+            median(each[name] for each in found) for name in ("import_s", "first_s", "second_s")
+        )
+        calls = max(each["first_nvrtc_calls"] + each["second_nvrtc_calls"] for each in found)
+        yield f"| {preset} | {imports:.2f} | {first:.2f} | {second:.3f} | {calls:.0f} |"
+
+
 TABLES = {
+    "compile": compile_time,
+    "start": start,
     "gemm": gemm,
     "kernels": layer_kernels,
     "pieces": lambda: peer_layer("pieces"),
