@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from graphc.backends.extern import check_externs
-from graphc.ir import Program, Schedule
+from graphc.ir import Join, Program, Schedule
 from graphc.kernels.contract import Catalog
 from graphc.kernels.images import Images
 from graphc.passes.choose_routes import chosen_routes, has_auto, requirements
@@ -83,7 +83,8 @@ def compile(
         variant(built.program, auto, built, known, catalog, images, observe)
         for auto in candidates(built.program, known)
     )
-    plan = Plan(built.name, built.params, variants, images.by_key, arch=target)
+    phases = phase_steps(built.phases, variants)
+    plan = Plan(built.name, built.params, variants, images.by_key, target, phases)
     return with_cubins(plan) if cubins else plan
 
 
@@ -283,6 +284,21 @@ def variant(
         images=images.of(schedule.program),
         proof=proof,
     )
+
+
+def phase_steps(
+    phases: Mapping[str, tuple[str, ...]], variants: Sequence[Variant]
+) -> dict[str, tuple[str, ...]]:
+    """Phase -> the steps of its ops in any variant: a transfer has those of its routes."""
+    phase_of = {op: phase for phase, ops in phases.items() for op in ops}
+    found: dict[str, dict[str, None]] = {phase: {} for phase in phases}
+    for each in variants:
+        for op in each.schedule.program:
+            transfer = op.step.rpartition("/")[0]
+            phase = phase_of.get(op.step, phase_of.get(transfer))
+            if phase is not None and not isinstance(op.work, Join):
+                found[phase][op.step] = None
+    return {phase: tuple(steps) for phase, steps in found.items()}
 
 
 def with_cubins(plan: Plan) -> Plan:

@@ -88,6 +88,12 @@ class Variant:
     schedule: Schedule
     images: Mapping[str, str]  # step -> key of its kernel image
     proof: Proof
+    others: Mapping[str, Schedule] = field(default_factory=dict)  # of entries but the first
+
+    @property
+    def schedules(self) -> dict[str, Schedule]:
+        """Entry -> schedule; the first is what ``launch`` takes where none is named."""
+        return {self.schedule.entry: self.schedule, **self.others}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class Plan:
     variants: tuple[Variant, ...]
     images: Mapping[str, KernelImage]
     arch: str = "sm_90a"  # what the images were rendered for
+    phases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # phase -> its steps
 
     def instantiate(
         self,
@@ -199,6 +206,11 @@ def loose_ends(plan: Plan) -> Iterator[str]:
     """Names that lead nowhere, and what no plan of ours holds."""
     if not plan.variants:
         yield "it has no variants"
+    known = {op.step for variant in plan.variants for op in variant.schedule.program}
+    for phase, steps in plan.phases.items():
+        for step in steps:
+            if step not in known:
+                yield f"phase '{phase}' names the step '{step}', which is not there"
     for variant in plan.variants:
         schedule = variant.schedule
         program, steps = schedule.program, variant.images

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,22 @@ def test_every_way_of_emission_comes_back(tmp_path: Path, emit: str, memory: str
     plan = small(emit=emit, memory=memory, route="host")
     plan.save(tmp_path / "small.graphc")
     assert graphc.load(tmp_path / "small.graphc") == plan
+
+
+def test_phases_name_the_steps_of_every_variant_and_come_back(tmp_path: Path) -> None:
+    plan = small(layers=1)
+    assert plan.phases["combine"] == ("layer.0/combine", "layer.0/add")
+    of_results = {each.removeprefix("layer.0/results/") for each in plan.phases["results"]}
+    assert {"down", "up", "push", "move"} <= of_results  # of the routes by host and by peer access
+    plan.save(tmp_path / "plan.graphc")
+    assert graphc.load(tmp_path / "plan.graphc").phases == plan.phases
+
+
+def test_a_phase_of_what_is_not_there_is_not_believed(tmp_path: Path) -> None:
+    lost = replace(small(layers=1), phases={"combine": ("layer.0/lost",)})
+    lost.save(tmp_path / "plan.graphc")
+    with pytest.raises(SpecError, match=r"names the step 'layer\.0/lost', which is not there"):
+        graphc.load(tmp_path / "plan.graphc")
 
 
 def test_the_file_says_first_what_it_is(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ Regions are whole buffers; transfers are still transfers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import chain, combinations
 from pathlib import Path
@@ -97,6 +97,7 @@ class Built:
     settings: Settings
     program: Program | None = None
     schedule: Schedule | None = None
+    phases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # phase -> ops, uncut
 
 
 def build(
@@ -131,7 +132,7 @@ def build(
     program = builder.program()
     settings = builder.settings()
     faults.check()
-    return Built(spec.name, found.params, settings, program=program)
+    return Built(spec.name, found.params, settings, program=program, phases=builder.phases)
 
 
 def broken_names(spec: HeadSpec) -> set[str]:
@@ -196,6 +197,7 @@ class Builder:
         self.catalog, self.routes, self.faults = catalog, routes, faults
         self.placements = schedule.spec.placements
         self.cuts: dict[str, Cut] = {}
+        self.phases: dict[str, tuple[str, ...]] = {}
         self.entries: dict[tuple[str, Site, str | None], Entry] = {}
         self.buffers = Buffers(spec.devices, values.count_name, faults)
 
@@ -211,6 +213,7 @@ class Builder:
         with self.faults.collecting():
             expander.expand(self.spec.ops, self.spec.site["ops"], context)
         self.check_placements(expander)
+        self.phases = self.read_phases(expander)
         self.buffers.learn(expander.drafts)
         with self.faults.collecting():
             self.buffers.make_unused(names, indices(self.spec.ops))
@@ -269,6 +272,35 @@ class Builder:
                 at = self.schedule.site[name].key
                 hint = did_you_mean(name, (*expander.keys, "cuts", "emit", "memory", "units"))
                 self.faults.mistake("unknown-op", f"'{name}' is no op of this spec", at, hint=hint)
+
+    def read_phases(self, expander: Expander) -> dict[str, tuple[str, ...]]:
+        """Phase -> the ops of all iterations that it names, each in one phase at most."""
+        names: dict[str, list[str]] = {}
+        for draft in expander.drafts:
+            names.setdefault(draft.key, []).append(draft.name)
+        written = {*expander.keys, *op_names(self.spec.site.document.data.get("ops"))}
+        first: dict[str, Span] = {}
+        for phase, keys in self.spec.phases.items():
+            site = self.spec.site["phases"][phase]
+            if not NAME.fullmatch(phase):
+                self.faults.mistake("bad-name", f"'{phase}' cannot be a phase's name", site.key)
+            for index, key in enumerate(keys):
+                self.check_phase_op(key, site[index].span, first, written)
+        return {
+            phase: tuple(name for key in keys for name in names.get(key, ()))
+            for phase, keys in self.spec.phases.items()
+        }
+
+    def check_phase_op(
+        self, key: str, at: Span, first: dict[str, Span], written: Iterable[str]
+    ) -> None:
+        if key in first:
+            text = f"'{key}' is in a phase already: its time counts once"
+            self.faults.mistake("phase-conflict", text, at, Note("first here", first[key]))
+        elif key not in written:
+            hint = did_you_mean(key, written)
+            self.faults.mistake("unknown-op", f"'{key}' is no op of this spec", at, hint=hint)
+        first.setdefault(key, at)
 
     def ops_of(self, draft: Draft, expander: Expander) -> Iterable[Op]:
         """The op of a draft, unless something is wrong with it."""
@@ -477,11 +509,11 @@ class Builder:
         if spec.extern.axis is not None:
             extent = evaluate_count(spec.extern.axis, scope, at["axis"].span)
             axis = Axis(int(extent), factor_of(extent))
-        for field in ("function", "reference"):
-            module, colon, name = str(getattr(spec.extern, field)).partition(":")
+        for part in ("function", "reference"):
+            module, colon, name = str(getattr(spec.extern, part)).partition(":")
             if not colon or not module or not name.isidentifier():
-                text = f"expected module:function, found '{getattr(spec.extern, field)}'"
-                raise error("bad-value", text, at[field].span)
+                text = f"expected module:function, found '{getattr(spec.extern, part)}'"
+                raise error("bad-value", text, at[part].span)
         accesses: list[Access] = []
         for name, each in spec.extern.args.items():
             use = draft.uses[name]

@@ -276,6 +276,12 @@ def as_names(value: object) -> object:
     return value
 
 
+def as_op_names(value: object) -> object:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise fault(f"expected a list of ops, found {kind(value)}", hint="write [a, b]")
+    return value
+
+
 Pieces = Annotated[Any, BeforeValidator(as_pieces)]
 
 
@@ -357,6 +363,7 @@ class LayerSpec(HeadSpec):
 
     cuts: dict[str, CutSpec] = Field(default={})
     ops: list[OpSpec]
+    phases: dict[str, Annotated[list[str], BeforeValidator(as_op_names)]] = Field(default={})
     schedule: ScheduleSpec = Field(default_factory=lambda: ScheduleSpec.model_validate({}))
 
 
