@@ -11,6 +11,15 @@ piece ``[a, b)`` covers the rows ``[floor(a * count), floor(b * count))``. Wheth
 must hold for every count, so regions are written down at the *nominal* extent: the smallest
 multiple of all piece denominators that reaches the capacity. There every bound is a whole row; two
 regions overlap there exactly if they overlap for some count.
+
+Ranks. An op of an SPMD spec exists once a rank: ``rank.3/dispatch``. The ops of all ranks are one
+*family*, whose members write by ``scatter`` what no other member writes. An argument over the
+buffer of every rank is one access a rank, told apart by ``peer``.
+
+Units. A schedule is one CUDA graph, or is divided into units of some devices each, which are
+launched together. Order between units is carried by ``Signal`` and ``Await``: a word in the
+awaiting unit's memory that the signalling unit sets to the number of its replay. ``Begin`` counts
+the replays of a unit. A *handshake* awaits the signal of the launch before.
 """
 
 from __future__ import annotations
@@ -58,6 +67,7 @@ class Buffer:
     is_optional: bool = False
     overlay: tuple[str, int] | None = None  # the buffer whose bytes these are, from which byte on
     near: tuple[str, ...] = ()  # of mapped memory: the devices that use it
+    is_symmetric: bool = False  # every rank has one, and ops of other ranks may touch it
     span: Span = NOWHERE
 
     @property
@@ -82,7 +92,7 @@ class Mode(StrEnum):
 
     ``write`` covers all declared bytes; ``write_some`` has the hazards of a write but ends no
     lifetime; ``update`` reads and writes; ``scatter`` is disjoint by construction among the pieces
-    of its own op; ``accumulate`` is an update which, on exact types, is free of order among calls
+    and ranks of its own op in one replay; ``accumulate`` is an update which, on exact types, is free of order among calls
     of one kernel that are alike but for their buffers.
     """
 
@@ -134,6 +144,7 @@ class Access:
     mode: Mode
     rows: Rows = ALL
     span: Span = NOWHERE
+    peer: int | None = None  # of an argument over all ranks: whose buffer this is
 
     @property
     def is_ring(self) -> bool:
@@ -243,7 +254,44 @@ class Opaque:
     kind: Literal["opaque"] = "opaque"
 
 
-Work: TypeAlias = Kernel | Copy | Fill | Extern | Transfer | Join | Opaque
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """The first op of a unit's graph: it counts the unit's replays of the entry."""
+
+    kind: Literal["begin"] = "begin"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Tell other units that in this replay all has been done that comes before this op.
+
+    Released at system scope: what the unit wrote before is seen by whoever has awaited it.
+    """
+
+    signal: str  # unique among all entries of a plan
+    to: tuple[str, ...]  # the units that await it
+    kind: Literal["signal"] = "signal"
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A signal of another unit: that of this replay, or of the latest launch before it."""
+
+    signal: str
+    unit: str  # whose it is
+    entry: str  # whose op it is
+    is_handshake: bool = False  # that of the latest launch of ``entry`` before this one, if any
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """Hold up what comes after until signals of other units have come, or the time has run out."""
+
+    signals: tuple[Awaited, ...]
+    kind: Literal["await"] = "await"
+
+
+Work: TypeAlias = Kernel | Copy | Fill | Extern | Transfer | Join | Opaque | Begin | Signal | Await
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +319,12 @@ class Op:
     piece: Piece = WHOLE
     placement: Placement = Placement()
     span: Span = NOWHERE
+    family: str = ""  # the step without its rank: "dispatch"; empty outside of SPMD specs
+
+    @property
+    def kin(self) -> str:
+        """What the pieces of an op, and those of its twins on other ranks, have in common."""
+        return self.family or self.step
 
     @property
     def reads(self) -> tuple[Region, ...]:
@@ -281,6 +335,7 @@ class Op:
         return tuple(each.region for each in self.accesses if each.mode.is_write)
 
     def __getitem__(self, argument: str) -> Access:
+        """The access of an argument; of one over all ranks, that of rank 0."""
         for access in self.accesses:
             if access.argument == argument:
                 return access
@@ -298,6 +353,8 @@ class Program:
     capacity: int | None = None  # of the count; None: no extent varies
     nominal: int = 1  # the extent at which regions of counted buffers are written down
     count_name: str | None = None  # the param that is the capacity
+    entry: str = "step"  # which of the spec's entries this is
+    rank_devices: tuple[str, ...] = ()  # rank -> device; empty outside of SPMD specs
 
     def __iter__(self) -> Iterator[Op]:
         return iter(self.ops)
@@ -308,6 +365,7 @@ class Hazard(StrEnum):
     WAR = "write-after-read"
     WAW = "write-after-write"
     AFTER = "after"  # asked for by the schedule, or by way of a join
+    SIGNAL = "signal"  # from a signal to what awaits it, in another unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,14 +416,24 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class Unit:
+    """One CUDA graph of a plan: all that runs on some devices."""
+
+    name: str
+    devices: tuple[str, ...]
+    origin: str = ""  # the stream on which its capture begins and ends; empty: not laid yet
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """A graph laid on streams: the order of issue agrees with the edges, so streams do, too."""
 
     graph: Graph
     streams: tuple[Stream, ...]
-    origin: str  # where a capture begins and ends
+    origin: str  # where a capture begins and ends; of the first unit, if there are several
     order: tuple[str, ...]  # op names in order of issue
     stream_of: Mapping[str, str]  # op -> stream
+    units: tuple[Unit, ...] = ()  # of a divided schedule; empty: one unit of all devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,12 +480,36 @@ class Emit(StrEnum):
     STREAMS = "streams"  # eager, to compare
 
 
+class Division(StrEnum):
+    """How a plan is divided into graphs."""
+
+    ONE = "one"
+    DEVICE = "device"
+    RANK = "rank"  # which needs a device for each rank
+
+
+class Signalling(StrEnum):
+    """How units signal and wait."""
+
+    FLAGS = "flags"  # small kernels
+    MEMOPS = "memops"  # the driver's memory nodes, which occupy no multiprocessor
+
+
+class LaunchContract(StrEnum):
+    """What a launch of several units promises to the caller; part of what is proven."""
+
+    JOINED = "joined"  # the caller's stream goes on when all units have ended
+    FREE = "free"  # each unit on a stream of its own: a unit may be a replay ahead of another
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Ops on streams: instructions in issue order, and where the memory lies.
 
     ``origin`` is the stream on which a capture begins and ends. ``edges`` are the true
-    dependencies without those that follow from others: what ``emit: nodes`` builds.
+    dependencies without those that follow from others: what ``emit: nodes`` builds. Of a divided
+    schedule each unit has an origin of its own, instructions are in an order in which every signal
+    stands before what awaits it, and no event and no edge leads from one unit to another.
     """
 
     program: Program
@@ -428,6 +520,18 @@ class Schedule:
     memory: Memory
     emit: Emit = Emit.CAPTURE
     is_handwritten: bool = False
+    units: tuple[Unit, ...] = ()  # empty: one unit of all devices
+    sync: Signalling = Signalling.FLAGS
+    launch: LaunchContract = LaunchContract.JOINED
+
+    @property
+    def entry(self) -> str:
+        return self.program.entry
+
+    @property
+    def parts(self) -> tuple[Unit, ...]:
+        """The units; one of all devices where the schedule is not divided."""
+        return self.units or (Unit("all", self.program.devices, self.origin),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,3 +541,6 @@ class Settings:
     emit: Emit = Emit.CAPTURE
     memory: str = "concurrent"  # or "tight"
     max_streams: int = 4  # compute streams for each device, where the schedule names none
+    units: Division = Division.ONE
+    sync: Signalling = Signalling.FLAGS
+    launch: LaunchContract = LaunchContract.JOINED

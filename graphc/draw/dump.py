@@ -15,6 +15,9 @@ from graphc.ir import (
     ALL,
     WHOLE,
     Access,
+    Await,
+    Awaited,
+    Begin,
     Buffer,
     Copy,
     Extern,
@@ -34,6 +37,7 @@ from graphc.ir import (
     RowsKind,
     Run,
     Schedule,
+    Signal,
     Stream,
     Transfer,
     Work,
@@ -152,10 +156,18 @@ def work_text(work: Work) -> str:
             small = ", small" if work.is_small else ""
             streams = f", {assignments(work.streams)}" if work.streams else ""
             return f"transfer(route={work.route}, wire={work.wire or 'as is'}{small}{streams})"
-        case Copy() | Join() | Opaque():
+        case Signal():
+            return f"signal {work.signal} to {', '.join(work.to)}"
+        case Await():
+            return f"await {', '.join(map(awaited_text, work.signals))}"
+        case Copy() | Join() | Opaque() | Begin():
             return work.kind
         case _:
             assert_never(work)
+
+
+def awaited_text(awaited: Awaited) -> str:
+    return f"{awaited.signal} of the launch before" if awaited.is_handshake else awaited.signal
 
 
 def assignments(values: Mapping[str, object]) -> str:

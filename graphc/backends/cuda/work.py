@@ -16,7 +16,20 @@ from graphc.backends.cuda.kernels import Kernels, kernel_call
 from graphc.backends.cuda.memory import DeviceMemory, Gpu
 from graphc.dtypes import dtype
 from graphc.gpu.protocol import Call, CopyCall, FillCall, KernelCall
-from graphc.ir import Copy, Extern, Fill, Join, Kernel, Op, Opaque, Program, Transfer
+from graphc.ir import (
+    Await,
+    Begin,
+    Copy,
+    Extern,
+    Fill,
+    Join,
+    Kernel,
+    Op,
+    Opaque,
+    Program,
+    Signal,
+    Transfer,
+)
 from graphc.plan import Variant
 from graphc.text.diagnostics import CompilerBug, UsageError, error
 
@@ -92,7 +105,7 @@ class Work:
                 return self.fills(op, op.work)
             case Join() | Extern():
                 return lambda count: ()
-            case Opaque() | Transfer():
+            case Opaque() | Transfer() | Begin() | Signal() | Await():
                 raise nothing_to_run(op)
 
     def emitted(self, op: Op, count: int | None) -> tuple[Call, ...]:
