@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from graphc.text.diagnostics import UsageError, error
+from graphc.text.words import Value, value_of
 
 if TYPE_CHECKING:
     from graphc.pipeline import Observer
     from graphc.plan import Plan
-
-Value: TypeAlias = int | float | bool | str | list["Value"] | None
-
 
 ORIGIN = "--set {name}={value}"  # what messages call the place of a value of the command line
 
@@ -97,28 +95,6 @@ def assignment(word: str) -> tuple[str, Value]:
             f"'{name.strip()}' is no param: it is an option of the command, see --help"
         )
     return name.strip(), value_of(value.strip())
-
-
-def value_of(text: str) -> Value:
-    """A word as the strict YAML of specs reads it: decimal numbers, true, false, null, lists.
-
-    >>> [value_of(each) for each in ("8", "0.5", "true", "null", "f16", "010", "'8'")]
-    [8, 0.5, True, None, 'f16', '010', '8']
-    """
-    import re
-
-    if text in ("true", "false", "null"):
-        return {"true": True, "false": False, "null": None}[text]
-    if re.fullmatch(r"-?(0|[1-9]\d*)", text):
-        return int(text)
-    if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", text):
-        return float(text)
-    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
-        return text[1:-1]
-    if text.startswith("[") and text.endswith("]"):
-        inner = text[1:-1].strip()
-        return [value_of(each.strip()) for each in inner.split(",")] if inner else []
-    return text
 
 
 def is_plan(path: Path) -> bool:

@@ -21,9 +21,10 @@ from graphc.cli.output import (
     say,
     write_text,
 )
-from graphc.cli.request import Request, Value, assignment, is_plan, plan_of
+from graphc.cli.request import Request, assignment, is_plan, plan_of
 from graphc.cli.weight import weigh
 from graphc.text.diagnostics import UsageError
+from graphc.text.words import Value
 
 if TYPE_CHECKING:
     from graphc.backends.cuda.timing import OpTime

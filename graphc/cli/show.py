@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphc.cli.build import variant_title
 from graphc.cli.output import note, print_json, progress, say, write_text
-from graphc.cli.request import ORIGIN, Request, Value, is_plan, plan_of
+from graphc.cli.request import ORIGIN, Request, is_plan, plan_of
 
 if TYPE_CHECKING:
     from graphc.draw.resources import Resources
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphc.plan import Plan
     from graphc.routes import RouteSpec
     from graphc.spec.build import Built
+    from graphc.text.words import Value
 
 STAGES = ("program", "graph", "schedule", "memory", "kernels")
 
