@@ -198,6 +198,8 @@ class Kernel:
     # bool comes first: a plan's file would otherwise hold 0 for false.
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
     scalars: Mapping[str, int | float] = field(default_factory=dict)
+    # Sizes that only the device knows, of the whole op at capacity: for its cost, nothing else.
+    estimate: Mapping[str, int | float] = field(default_factory=dict)
     kind: Literal["kernel"] = "kernel"
 
 

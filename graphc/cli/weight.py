@@ -53,9 +53,11 @@ def bytes_of(schedule: Schedule) -> int:
 
 
 def multiply_adds_of(wanted: Request, schedule: Schedule) -> float:
-    from graphc.draw.costs import kernel_costs
+    from graphc.draw.timeline import NOMINAL_GPU
     from graphc.kernels.contract import Catalog
+    from graphc.kernels.costs import kernel_costs
     from graphc.resources import kernel_folders
 
     catalog = Catalog(kernel_folders(wanted.kernels))
-    return sum(flops for _, flops, _ in kernel_costs(schedule, catalog)) / 2
+    costs = kernel_costs(schedule.program, catalog, NOMINAL_GPU)
+    return sum(cost.flops for _, cost in costs) / 2

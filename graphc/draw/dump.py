@@ -147,7 +147,8 @@ def work_text(work: Work) -> str:
     match work:
         case Kernel():
             values = {**work.symbols, **work.options, **work.scalars}
-            return f"kernel {work.template}({assignments(values)})"
+            estimate = f", estimate {assignments(work.estimate)}" if work.estimate else ""
+            return f"kernel {work.template}({assignments(values)}){estimate}"
         case Fill():
             return f"fill {work.value}"
         case Extern():

@@ -20,9 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphc.ir import HOST, MAPPED, Join, Op, Record, Run, Schedule, Sync, Wait
+from graphc.kernels.costs import GpuShape
 
 OP_US = 2.0  # what the smallest op takes
-ARCH, SMS, SHARED_OPTIN = 90, 132, 232_448  # what expressions of costs may ask for
+NOMINAL_GPU = GpuShape(arch=90, sms=132, shared_optin=232_448)
 
 
 @dataclass(frozen=True, slots=True)

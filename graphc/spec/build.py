@@ -348,7 +348,26 @@ class Builder:
             device=device,
             spans={**draft.spans, **spans},
         )
-        return self.op(draft, device, bound.kernel, bound.accesses, bound.axis)
+        kernel = bound.kernel
+        if spec.estimate:
+            kernel = replace(kernel, estimate=self.estimate(spec, site["estimate"], draft))
+        return self.op(draft, device, kernel, bound.accesses, bound.axis)
+
+    def estimate(self, spec: KernelOpSpec, at: Site, draft: Draft) -> dict[str, int | float]:
+        """What this op puts in the place of its contract's estimates."""
+        assert draft.contract is not None
+        known = draft.contract.cost.estimate
+        for name in spec.estimate:
+            if name not in known:
+                what = f"kernel '{draft.contract.name}' estimates no '{name}'"
+                hint = did_you_mean(name, known) or (
+                    f"it estimates {', '.join(known)}" if known else "its cost needs no estimate"
+                )
+                raise error("unknown-name", what, at[name].key, hint=hint)
+        return {
+            name: evaluate_number(value, draft.context.scope, at[name].span)
+            for name, value in spec.estimate.items()
+        }
 
     def options(
         self, spec: KernelOpSpec, at: Site, draft: Draft

@@ -106,6 +106,7 @@ class KernelOpSpec(Written):
     args: dict[str, ArgumentValue] = Field(default={})
     scalars: dict[str, Number] = Field(default={})
     options: dict[str, Scalar] = Field(default={})
+    estimate: dict[str, Number] = Field(default={})  # sizes that only the device knows, in all
     cut: Word | None = None
     if_: Condition = Field(default=True, alias="if")
 
