@@ -167,7 +167,7 @@ def test_times_are_told_by_step_with_the_wait_before(spec: str, capsys: Capture)
 
 
 def test_inputs_may_come_from_files(spec: str, tmp_path: Path, capsys: Capture) -> None:
-    from graphc.cli.compare import digest
+    from graphc.bits import digest
 
     array = np.arange(8, dtype=np.float32).reshape(4, 2)
     np.save(tmp_path / "y.npy", array)

@@ -28,7 +28,7 @@ from graphc.text.words import Value
 
 if TYPE_CHECKING:
     from graphc.backends.cuda.timing import OpTime
-    from graphc.cli.compare import Difference
+    from graphc.bits import Difference
     from graphc.plan import Plan
 
 DIFFERENT = 1  # the exit code when bits differ
@@ -196,7 +196,7 @@ def outputs(graph: Any, count: int | None) -> dict[str, Any]:
     """Copies of what the caller gets, rows in use only."""
     import numpy as np
 
-    from graphc.cli.compare import output_buffers, rows_in_use
+    from graphc.bits import output_buffers, rows_in_use
 
     return {
         buffer.name: np.array(rows_in_use(buffer, np.asarray(graph[buffer.name]), count))
@@ -219,7 +219,7 @@ def op_times(graph: Any, options: RunOptions) -> dict[str, OpTime]:
 
 
 def compare(this: Ran, other: Ran) -> list[Difference]:
-    from graphc.cli.compare import differences
+    from graphc.bits import differences
 
     found = differences(this.outputs, other.outputs)
     return found or differences(this.last, other.last)
@@ -241,7 +241,7 @@ def draw(ran: Ran, path: Path) -> None:
 def facts(this: Ran, compared: Sequence[Compared], options: RunOptions) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from graphc.cli.compare import digest
+    from graphc.bits import digest
 
     found: dict[str, Any] = {
         "ok": not any(each.differences for each in compared),
@@ -295,7 +295,7 @@ def step_times(ran: Ran) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def tell(this: Ran, compared: Sequence[Compared], options: RunOptions) -> None:
-    from graphc.cli.compare import digest
+    from graphc.bits import digest
 
     say(
         f"{this.plan.name}: {this.title} on {this.backend}, "

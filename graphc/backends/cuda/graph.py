@@ -271,7 +271,7 @@ class CudaGraph(OneOfAKind):
         self._open_session()
         for buffer in self.program.buffers.values():
             if buffer.nbytes and is_poisoned(self.program, buffer):
-                self._view(buffer).write_bytes(np.full(buffer.nbytes, POISON, np.uint8))
+                self._view(buffer).fill_bytes(POISON)
 
     def time_ops(self, rounds: int = 20, count: int | None = None) -> list[OpTime]:
         """How long every op takes on its stream, and how long the stream waited before it."""

@@ -25,9 +25,11 @@ from graphc.backends.cuda.arrays import (
 )
 from graphc.dtypes import dtype
 from graphc.gpu.probe import current
-from graphc.gpu.protocol import Driver
+from graphc.gpu.protocol import Driver, FillCall
 from graphc.ir import Buffer
 from graphc.text.diagnostics import UsageError
+
+DEFAULT_STREAM = 0  # of the current context
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,17 @@ class View:
         if array.nbytes:
             with current(self.driver, self.context):
                 self.driver.write(self.pointer, array.ctypes.data, array.nbytes)
+
+    def fill_bytes(self, value: int) -> None:
+        """Set every byte, after the launches so far: on a GPU by the GPU itself."""
+        if self.ordinal is None:
+            self.write_bytes(np.full(self.nbytes, value, np.uint8))
+            return
+        self.wait()
+        if self.nbytes:
+            with current(self.driver, self.context):
+                self.driver.fill(FillCall(self.pointer, value, 1, self.nbytes), DEFAULT_STREAM)
+                self.driver.synchronize_context()
 
 
 # Exported tensors by the address of their record, until their consumer calls the deleter.
