@@ -119,6 +119,7 @@ class RowsKind(StrEnum):
     PIECE = "piece"  # one row for each piece
     BLOCKS = "blocks"  # the whole blocks of a named cut that meet the piece
     GATHER = "gather"  # any row
+    ROW = "row"  # one row, whatever the piece
     RING = "ring"  # the piece's slot of a staging buffer: pieces take turns in the slots
 
 
@@ -127,7 +128,8 @@ class Rows:
     """Which rows of an argument a piece of the op touches."""
 
     kind: RowsKind
-    factor: int = 1  # SPLIT: rows for each row of the axis (top_k rows a token); RING: slots
+    # SPLIT: rows for each row of the axis (top_k rows a token); RING: slots; ROW: which one.
+    factor: int = 1
     blocks: tuple[Fraction, ...] = ()  # BLOCKS: the bounds of the cut, from 0 to 1
 
 

@@ -188,6 +188,8 @@ def rows_text(rows: Rows) -> str:
             return f"(blocks {fractions(rows.blocks)})"
         case RowsKind.RING:
             return f"(ring of {rows.factor})"
+        case RowsKind.ROW:
+            return f"(row {rows.factor})"
         case RowsKind.ALL | RowsKind.PIECE | RowsKind.GATHER:
             return f"({rows.kind.value})"
         case _:

@@ -2,7 +2,7 @@
 
 One mechanism serves all accesses. Every buffer has an interval map, and each of its cells keeps
 the top two *layers* of accesses. Accesses commute, and so share a layer, exactly if they have the
-same key: all reads; the pieces of one step that ``scatter`` by the same argument; calls of one
+same key: all reads; the pieces and ranks of one op that ``scatter`` by the same argument; calls of one
 kernel, alike but for their buffers, that ``accumulate`` on an exact type. Every other write has a
 key of its own. A new access with the key of the top layer joins it and waits
 for all of the layer below; any other starts a new layer and waits for all of the top one.
@@ -12,7 +12,7 @@ operations wait for the same set, the order goes through a join, so that the num
 linear. An ``after`` may point at a later step: the program is then put in the order of the edges.
 
 Reading bytes that neither the caller nor an earlier operation has written is a mistake, and so is
-a conflict between two pieces of one step with nothing between them.
+a conflict between two pieces or ranks of one op with nothing between them.
 
 Overlays: accesses of two buffers over the same memory conflict by their exact bytes if both are
 fixed. If the count governs either, its bytes move with the count, so that the two conflict as
@@ -112,22 +112,22 @@ class Orders:
             before[other] = before.get(other, 0) | hazards
 
     def settle(self, ops: Sequence[Op]) -> list[Through]:
-        """Put a join wherever it saves edges: between the ops of one step and their users."""
+        """Put a join wherever it saves edges: between the pieces or ranks of an op and their users."""
         fans: dict[frozenset[int], list[int]] = {}
         for op, found in enumerate(self.before):
             if len(found) < SEVERAL:
                 continue
-            by_step: dict[str, list[int]] = {}
+            by_kin: dict[str, list[int]] = {}
             for other in found:
-                by_step.setdefault(ops[other].step, []).append(other)
-            for several in by_step.values():
+                by_kin.setdefault(ops[other].kin, []).append(other)
+            for several in by_kin.values():
                 if len(several) >= SEVERAL:
                     fans.setdefault(frozenset(several), []).append(op)
         joins = []
         for members, users in fans.items():
             if len(users) * len(members) > len(users) + len(members):
                 before = tuple(sorted(members))
-                joins.append(Through(ops[before[0]].step, before, tuple(users)))
+                joins.append(Through(ops[before[0]].kin, before, tuple(users)))
                 for user in users:
                     for member in members:
                         del self.before[user][member]
@@ -158,7 +158,7 @@ def collect_hazards(program: Program, orders: Orders) -> None:
                 if not found:
                     continue
                 for other in found:
-                    if ops[other].step == op.step:
+                    if ops[other].kin == op.kin:
                         refuse(op, ops[other], access, mistakes)
                 orders.add(index, found)
                 found.clear()
@@ -175,7 +175,7 @@ def meaning(op: Op, index: int, access: Access, is_exact: bool) -> tuple[Key, in
         case Mode.READ:
             return READ_KEY, READS
         case Mode.SCATTER:
-            return ("scatter", (op.step, access.argument)), WRITES
+            return ("scatter", (op.kin, access.argument)), WRITES
         case Mode.ACCUMULATE if is_exact:
             return ("accumulate", (access.region.buffer, way_of(op, access))), READS | WRITES
         case Mode.UPDATE | Mode.ACCUMULATE:
@@ -216,16 +216,20 @@ def refuse_read(op: Op, access: Access, buffer: Buffer, mistakes: Mistakes) -> N
 
 
 def refuse(op: Op, other: Op, access: Access, mistakes: Mistakes) -> None:
-    """Two pieces of one step touch the same bytes: its result would hang on their order."""
-    key = op.step, access.region.buffer, access.argument
+    """Two pieces or ranks of one op touch the same bytes: its result would hang on their order."""
+    key = op.kin, access.region.buffer, access.argument
     if key not in mistakes:
+        parts = "pieces" if op.step == other.step else "ranks"
         mistakes[key] = Diagnostic(
             "pieces-conflict",
-            f"the pieces of '{op.step}' conflict: argument '{access.argument}' of '{op.name}' "
+            f"the {parts} of '{op.kin}' conflict: argument '{access.argument}' of '{op.name}' "
             f"({access.mode} {access.region}) meets bytes of '{other.name}'",
             op.span if op.span.line else access.span,
             hint="cut it less, give the argument rows that follow the cut, "
-            "or declare 'scatter' if the pieces write disjoint rows",
+            "or declare 'scatter' if the pieces write disjoint rows"
+            if parts == "pieces"
+            else "give each rank a row of its own, or declare 'scatter' if the ranks write "
+            "disjoint rows",
         )
 
 
@@ -421,8 +425,8 @@ def in_order(program: Program, orders: Orders, joins: list[Through]) -> Graph:
 
 
 def join_op(user: Op, label: str, names: dict[str, int]) -> Op:
-    """A join before its first user, named after it and the step before, laid where it lies."""
-    name = f"join/{user.step}/{label}"
+    """A join before its first user, named after it and the op before, laid where it lies."""
+    name = f"join/{user.kin}/{label}"
     names[name] = names.get(name, 0) + 1
     if names[name] > 1:
         name = f"{name}/{names[name]}"

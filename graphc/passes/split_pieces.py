@@ -89,6 +89,7 @@ def pieces_of(op: Op, buffers: Mapping[str, Buffer], nominal: int) -> list[Op]:
             piece,
             op.placement,
             op.span,
+            op.family,
         )
         for piece, accesses in zip(pieces, touched, strict=False)
     ]
@@ -122,6 +123,7 @@ def accesses_of(
             access.mode,
             access.rows,
             access.span,
+            access.peer,
         )
         for start, stop in rows_of(access, buffer, pieces, nominal)
     ]
@@ -140,6 +142,8 @@ def rows_of(
     match access.rows.kind:
         case RowsKind.ALL | RowsKind.GATHER:
             return [(0, rows)] * len(pieces)
+        case RowsKind.ROW:
+            return [(access.rows.factor, access.rows.factor + 1)] * len(pieces)
         case RowsKind.PIECE if buffer.per_count:
             # In which piece of another op the row lies hangs on the count.
             return [(0, rows)] * len(pieces)

@@ -115,7 +115,18 @@ def placed(op: Op, entry: Entry, after: tuple[str, ...]) -> Op:
         work = Transfer(entry.route, work.wire, work.is_small, entry.streams)
     if after:
         placement = replace(placement, after=after)
-    return Op(op.name, op.step, op.device, work, op.accesses, op.axis, op.piece, placement, op.span)
+    return Op(
+        op.name,
+        op.step,
+        op.device,
+        work,
+        op.accesses,
+        op.axis,
+        op.piece,
+        placement,
+        op.span,
+        op.family,
+    )
 
 
 def entry_of(
