@@ -39,7 +39,12 @@ STREAMS = "graphc/passes/assign_streams.py"
 EVENTS = "graphc/passes/insert_events.py"
 SPLIT = "graphc/passes/split_pieces.py"
 CONTRACT = "graphc/kernels/contract.py"
-VERIFY = "graphc/verify.py"
+TRACE = "graphc/verify/trace.py"
+SWEEP = "graphc/verify/sweep.py"
+EXAMINE = "graphc/verify/examine.py"
+REGIONS = "graphc/verify/regions.py"
+SHARED = "graphc/verify/memory.py"
+VERDICT = "graphc/verify/__init__.py"
 
 MUTANTS = (
     Mutant(
@@ -236,80 +241,80 @@ MUTANTS = (
         "return [(0, at(piece.stop)) for piece in pieces]",
     ),
     Mutant(
-        VERIFY,
+        TRACE,
         "finds everything ordered",
         "return after.clock.get(before.chain, -1) >= before.position",
         "return True",
     ),
     Mutant(
-        VERIFY,
+        TRACE,
         "learns from a wait what came before it only on the waiting stream",
         "seen[stream] = {**known, **events[event]}",
         "seen[stream] = known",
     ),
     Mutant(
-        VERIFY,
+        TRACE,
         "takes the first record of an event, not the latest",
         "                    events[event] = known",
         "                    events.setdefault(event, known)",
     ),
     Mutant(
-        VERIFY,
+        TRACE,
         "lets the host know everything",
         "before={**known, **host} if host else known",
         "before={**known, **host, **{n: None for n in range(len(trace.actions))}}",
     ),
     Mutant(
-        VERIFY,
+        SWEEP,
         "forgets the readers since the last write",
         "below, latest, earlier = front.latest, [touch], front.latest",
         "below, latest, earlier = [each for each in front.latest if each.key != 'read'], "
         "[touch], front.latest",
     ),
     Mutant(
-        VERIFY,
+        SWEEP,
         "checks a reader that joins others against nothing",
         "below, latest, earlier = front.earlier, front.latest, front.earlier",
         "below, latest, earlier = [], front.latest, front.earlier",
     ),
     Mutant(
-        VERIFY,
+        SWEEP,
         "copies the cell behind an access too late",
         "fresh.append(Front(stop, front.stop, list(front.latest), front.earlier))",
         "fresh.append(Front(stop, front.stop, front.latest, front.earlier))",
     ),
     Mutant(
-        VERIFY,
+        EXAMINE,
         "lets scatters of all steps commute",
         "return action.op.step, access.argument, action.replay",
         "return access.argument, action.replay",
     ),
     Mutant(
-        VERIFY,
+        EXAMINE,
         "lets sums of all kernels commute",
         'return "accumulate", access.argument, *operation(action.op)',
         'return "accumulate", access.argument',
     ),
     Mutant(
-        VERIFY,
+        EXAMINE,
         "lets sums by all arguments commute",
         'return "accumulate", access.argument, *operation(action.op)',
         'return "accumulate", *operation(action.op)',
     ),
     Mutant(
-        VERIFY,
+        VERDICT,
         "believes the regions of a plan",
         "faults += region_faults(schedule.program)",
         "pass",
     ),
     Mutant(
-        VERIFY,
+        REGIONS,
         "region: takes a piece's rows for all pieces",
         "return share and (factor * share[0], factor * share[1])",
         "return share and (0, factor * share[1])",
     ),
     Mutant(
-        VERIFY,
+        REGIONS,
         "region: a piece's own row is a place in rows that follow the count",
         "                if buffer.per_count:\n"
         "                    return 0, buffer.nominal_rows(self.nominal)\n"
@@ -317,25 +322,25 @@ MUTANTS = (
         "                return op.piece.index",
     ),
     Mutant(
-        VERIFY,
+        REGIONS,
         "region: blocks end with the piece",
         "high = [each for each in rows.blocks if each >= piece.stop]",
         "high = [piece.stop]",
     ),
     Mutant(
-        VERIFY,
+        REGIONS,
         "region: a slot is large enough for anything",
         "if unit * -(-share.numerator // share.denominator) > room:",
         "if False:",
     ),
     Mutant(
-        VERIFY,
+        REGIONS,
         "region: bounds need not be rows at the nominal extent",
         "return self.nominal % bound.denominator == 0",
         "return True",
     ),
     Mutant(
-        VERIFY,
+        REGIONS,
         "region: a copy goes by whatever is said",
         "if isinstance(op.work, Copy | Fill) and rows.kind is not RowsKind.RING:",
         "if False:",
@@ -362,25 +367,25 @@ MUTANTS = (
         CALLS,
     ),
     Mutant(
-        VERIFY,
+        EXAMINE,
         "does not look at shared memory",
         "    sweep_memory(sweep, schedule, touches)",
         "    pass",
     ),
     Mutant(
-        VERIFY,
+        SHARED,
         "compares counted overlays by their bytes",
         "if old.is_counted or new.is_counted:",
         "if False:",
     ),
     Mutant(
-        VERIFY,
+        EXAMINE,
         "never unrolls a second replay",
         "trace = trace_streams(schedule, 2, dropped)",
         "pass",
     ),
     Mutant(
-        VERIFY,
+        TRACE,
         "does not see a stream that never joins",
         "            if not self.is_before(number, end):\n                yield number, end",
         "            pass",

@@ -45,7 +45,8 @@ from graphc.passes.plan_memory import separate
 from graphc.passes.split_pieces import split_pieces
 from graphc.regions import Region
 from graphc.text.diagnostics import CompilerBug, Span, SpecError
-from graphc.verify import region_faults, verify
+from graphc.verify import verify
+from graphc.verify.regions import region_faults
 
 BUFFERS = {
     "x": Buffer("x", "g0", "u8", (8,), role=Role.INOUT),

@@ -1,0 +1,21 @@
+"""Waits of a hand-written schedule that order nothing."""
+
+from __future__ import annotations
+
+from graphc.ir import Schedule, Sync, Wait
+from graphc.text.diagnostics import NOWHERE, Span
+from graphc.verify.examine import examine
+
+
+def redundant_waits(schedule: Schedule) -> tuple[Span, ...]:
+    """The lines with a wait or sync that alone can go without a race."""
+    by_line: dict[tuple[Span, int], list[int]] = {}
+    for index, each in enumerate(schedule.instructions):
+        if isinstance(each, Wait | Sync):
+            key = (each.span, -1 if each.span != NOWHERE else index)
+            by_line.setdefault(key, []).append(index)
+    return tuple(
+        span
+        for (span, _), indices in by_line.items()
+        if not examine(schedule, "streams", frozenset(indices)).races
+    )
