@@ -67,6 +67,10 @@ class KernelImage:
     min_capability: int = 70
     reference: str | None = None
     cubins: Mapping[str, str] = field(default_factory=dict)  # "sm_90a" -> cubin in base 64
+    tables: Mapping[str, int] = field(default_factory=dict)  # pointers by value, one a rank
+    is_guarded: bool = False  # its last parameter is a guard: it does nothing where that is set
+    # Argument -> what the first word of its status buffer says: code -> message.
+    faults: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,8 +211,8 @@ def loose_ends(plan: Plan) -> Iterator[str]:
     if not plan.variants:
         yield "it has no variants"
     known = {op.step for variant in plan.variants for op in variant.schedule.program}
-    for phase, steps in plan.phases.items():
-        for step in steps:
+    for phase, named in plan.phases.items():
+        for step in named:
             if step not in known:
                 yield f"phase '{phase}' names the step '{step}', which is not there"
     for variant in plan.variants:

@@ -11,6 +11,7 @@ import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +26,7 @@ from graphc.backends.binding import (
     check_apart,
     check_array,
     check_count,
+    check_rounds,
     given_arrays,
     is_closed_error,
     is_poisoned,
@@ -34,7 +36,9 @@ from graphc.backends.binding import (
 from graphc.backends.extern import call_function, load_references
 from graphc.backends.hostmemory import check_host_memory
 from graphc.backends.outside import calling, notes_of, told
+from graphc.backends.recording import Recording, Replay, Span, Way
 from graphc.dtypes import dtype
+from graphc.gpu.cupti import Recorder
 from graphc.ir import (
     Access,
     Allocation,
@@ -177,6 +181,33 @@ class ReferenceGraph(OneOfAKind):
     def synchronize(self) -> None:
         """Nothing to wait for: a launch has run when it returns."""
         self._check_open()
+
+    def record(
+        self,
+        rounds: int = 20,
+        count: int | None = None,
+        *,
+        way: Way | None = None,
+        recorder: Recorder | None = None,
+    ) -> Recording:
+        """When each op's reference ran, by the host's clock: it says nothing about kernels."""
+        self._check_open()
+        if way not in (None, Way.WALL) or recorder is not None:
+            raise self._only_on_gpus(f"to trace by {way or Way.CUPTI} needs GPUs")
+        rows, rounds = check_count(self.program, count), check_rounds(rounds)
+        self.launch(count=rows)
+        replays = tuple(self._timed_replay(rows) for _ in range(rounds))
+        host = "the clock of the host, on which one op runs after the other"
+        return Recording(Way.WALL, replays, dict.fromkeys(self.program.devices, host))
+
+    def _timed_replay(self, rows: int | None) -> Replay:
+        begin = perf_counter()
+        spans = {}
+        for op in self.program:
+            start = perf_counter()
+            self._run(op, rows)
+            spans[op.name] = Span((start - begin) * 1e6, (perf_counter() - begin) * 1e6)
+        return Replay(spans)
 
     def read_back(self) -> Any:
         raise self._only_on_gpus("read_back compares a CUDA graph with the plan")

@@ -127,6 +127,7 @@ def test_a_closed_graph_says_so_whatever_is_asked(graph: Any) -> None:
         graph.poison,
         graph.time_ops,
         graph.time_replays,
+        graph.record,
         graph.read_back,
         lambda: graph["x"],
         lambda: graph.bind(x=X),

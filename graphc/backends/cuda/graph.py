@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -34,15 +35,18 @@ from graphc.backends.binding import (
     stream_handle,
     written_buffers,
 )
+from graphc.backends.cuda.activities import record_by_cupti
 from graphc.backends.cuda.arrays import as_host_array, check_foreign, look_at
 from graphc.backends.cuda.choose import choose_variant
 from graphc.backends.cuda.executable import Executable
 from graphc.backends.cuda.faults import explained
 from graphc.backends.cuda.readback import ReadBack
 from graphc.backends.cuda.session import Session
-from graphc.backends.cuda.timing import time_ops, time_replays
+from graphc.backends.cuda.timing import record_ops, time_ops, time_replays
 from graphc.backends.cuda.views import View
+from graphc.backends.recording import Recording, Way
 from graphc.gpu import open_driver
+from graphc.gpu.cupti import Cupti, Recorder, has_cupti
 from graphc.gpu.probe import current, peer_facts
 from graphc.gpu.protocol import Driver
 from graphc.ir import MAPPED, Buffer
@@ -284,6 +288,41 @@ class CudaGraph(OneOfAKind):
             self._executable.set_rows(rows, session.own_stream, self._home.context)
             session.wait_for_all()
             return time_ops(session.emitter, rows, rounds)
+
+    def record(
+        self,
+        rounds: int = 20,
+        count: int | None = None,
+        *,
+        way: Way | None = None,
+        recorder: Recorder | None = None,
+    ) -> Recording:
+        """When every op ran in each of some replays: by CUPTI if it is installed, else by events.
+
+        The graph is built anew for this, and the one at hand is left as it is.
+        """
+        session = self._open_session()
+        rows, rounds = check_count(self.program, count), check_rounds(rounds)
+        chosen = way or self._way_at_hand()
+        if chosen is Way.WALL:
+            raise UsageError("on GPUs ops are traced by cupti or by events, not by wall time")
+        if chosen is Way.CUPTI and self._executable.is_eager:
+            raise UsageError("emit: streams makes no graph, whose nodes CUPTI names: use events")
+        self._forget_launch()
+        with self._at_home():
+            self._executable.ensure_built(rows)
+            session.wait_for_all()  # launches on other streams still read their count
+            self._executable.set_rows(rows, session.own_stream, self._home.context)
+            session.wait_for_all()
+            if chosen is Way.EVENTS:
+                found = record_ops(session.emitter, rows, rounds)
+            else:
+                found = record_by_cupti(session, recorder or Cupti(), rows, rounds)
+        names = {device: gpu.facts.name for device, gpu in session.gpus.items()}
+        return replace(found, names=names)
+
+    def _way_at_hand(self) -> Way:
+        return Way.CUPTI if has_cupti() and not self._executable.is_eager else Way.EVENTS
 
     def time_replays(self, rounds: int = 20, count: int | None = None) -> list[float]:
         """Microseconds of each of some replays, by events around it on the graph's own stream."""

@@ -1,0 +1,184 @@
+"""Records of CUPTI -> when each op ran: by the node that a record names, and by nothing else.
+
+A record counts for an op if its node was made of one of the op's nodes *and* it is what that node
+does: the same kernel, or as many bytes. All others are strays, with the reason; an op's span
+reaches from the first of its records to the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from graphc.backends.cuda.emit import Built
+from graphc.backends.cuda.executable import Executable
+from graphc.backends.cuda.session import Session
+from graphc.backends.recording import Recording, Replay, Span, Stray, Way
+from graphc.gpu.cupti import Activity, Recorder
+from graphc.gpu.protocol import Call, CopyCall, FillCall, KernelCall, NodeKind
+from graphc.ir import Extern
+from graphc.text.diagnostics import CudaError
+
+ONE_CLOCK = "CUPTI brings the times of all GPUs onto the host's clock; how well, it does not say"
+
+
+def record_by_cupti(
+    session: Session, recorder: Recorder, rows: int | None, rounds: int
+) -> Recording:
+    """Build the graph once more while CUPTI looks on, and replay that."""
+    stream, context = session.own_stream, session.home.context
+    own = Executable(session)
+    recorder.start()
+    try:
+        own.ensure_built(rows)
+        own.set_rows(rows, stream, context)
+        launch = own.launcher(rows, stream, context)
+
+        def replay() -> None:
+            launch()
+            session.driver.synchronize(stream)
+
+        session.wait_for_all()
+        assert own.built is not None
+        expected = dict(expected_nodes(session, own.built, rows))
+        found = record_replays(recorder, replay, expected, rounds=rounds)
+    finally:
+        recorder.stop()
+        own.drop()
+    seen = {op for each in found.replays for op in each.spans}
+    wanted = dict.fromkeys(each.op for each in expected.values())
+    missing = tuple(op for op in wanted if op not in seen)
+    return replace(found, clocks=dict.fromkeys(session.gpus, ONE_CLOCK), missing=missing)
+
+
+def expected_nodes(
+    session: Session, built: Built, rows: int | None
+) -> Iterator[tuple[int, Expected]]:
+    images, keys = session.kernels.images, session.variant.images
+    for op in session.schedule.program:
+        entry = images[keys[op.step]].entry if op.step in keys else ""
+        nodes = built.nodes.get(op.name, ())
+        if isinstance(op.work, Extern):
+            yield from ((node, expected_of(op.name, None, "")) for node in nodes)
+            continue
+        for node, call in zip(nodes, session.work.calls(op, rows), strict=False):
+            yield node, expected_of(op.name, call, entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What one node of the graph does, and for which op."""
+
+    op: str
+    kind: NodeKind
+    entry: str = ""  # of a kernel; empty where any will do
+    nbytes: int | None = None  # of a copy or fill; None where any will do
+
+
+def expected_of(op: str, call: Call | None, entry: str) -> Expected:
+    """What the records of a node should say; of external work only whose it is."""
+    match call:
+        case KernelCall():
+            return Expected(op, NodeKind.KERNEL, entry)
+        case CopyCall():
+            return Expected(op, NodeKind.COPY, nbytes=call.nbytes)
+        case FillCall():
+            return Expected(op, NodeKind.FILL)
+        case None:
+            return Expected(op, NodeKind.OTHER)
+
+
+def record_replays(
+    recorder: Recorder,
+    replay: Callable[[], None],
+    expected: Mapping[int, Expected],
+    *,
+    rounds: int,
+) -> Recording:
+    """Replay some times, after one that warms up, and match what was recorded.
+
+    ``expected`` is by node of the graph that was instantiated while ``recorder`` was at work.
+    """
+    before = len(recorder.drain())
+    for _ in range(rounds + 1):
+        replay()
+    records = recorder.drain()[before:]
+    nodes = recorder.node_ids(list(expected))
+    by_node = {made: expected[node] for made, node in nodes.items()}
+    launches = matched(records, by_node)
+    replays = tuple(each for each in launches if each.spans)[1:]
+    others = [stray for each in launches if not each.spans for stray in each.strays]
+    if not replays:
+        raise unmatched(others, len(records))
+    notes = tuple(notes_of(recorder.dropped(), others, len(replays), rounds))
+    return Recording(Way.CUPTI, replays, {}, notes)
+
+
+def unmatched(others: Sequence[Stray], records: int) -> CudaError:
+    first = f"; the first is a {others[0].what}: {others[0].why}" if others else ""
+    return CudaError(
+        "CUPTI",
+        "NO_RECORDS",
+        f"{records} records came, and none that names a node of the graph{first}",
+        hint="trace by events instead (--by events)",
+    )
+
+
+def notes_of(dropped: int, others: Sequence[Stray], found: int, rounds: int) -> Iterator[str]:
+    if dropped:
+        yield f"CUPTI dropped {dropped} records for want of space"
+    if found < rounds:
+        yield f"records of {found} replays came, where {rounds} were made"
+    if others:
+        yield (
+            f"{len(others)} records are of launches that are not this graph's, "
+            f"such as a {others[0].what}"
+        )
+
+
+def matched(records: Iterable[Activity], expected: Mapping[int, Expected]) -> list[Replay]:
+    """One replay for each launch of which a record came, in order of time."""
+    launches: dict[int, list[Activity]] = {}
+    for each in sorted(records, key=lambda each: each.start_ns):
+        launches.setdefault(each.launch, []).append(each)
+    return [replay_of(own, expected) for own in launches.values()]
+
+
+def replay_of(records: Sequence[Activity], expected: Mapping[int, Expected]) -> Replay:
+    """What one launch ran; its first record is the beginning."""
+    begin_ns = records[0].start_ns
+    spans: dict[str, Span] = {}
+    strays = []
+    for each in records:
+        span = Span((each.start_ns - begin_ns) / 1000, (each.stop_ns - begin_ns) / 1000)
+        why = why_not(each, expected.get(each.node))
+        if why is not None:
+            strays.append(Stray(text_of(each), why, each.device, span.start_us, span.stop_us))
+            continue
+        op = expected[each.node].op
+        first = spans.get(op, span)
+        spans[op] = Span(first.start_us, max(first.stop_us, span.stop_us))
+    return Replay(spans, tuple(strays))
+
+
+def why_not(record: Activity, expected: Expected | None) -> str | None:
+    """Why a record cannot be counted for the op that its node belongs to."""
+    if expected is None:
+        return "it names no node" if not record.node else "its node belongs to no op"
+    if record.stop_ns <= 0 or record.stop_ns < record.start_ns:
+        return "it has no times"
+    if expected.kind is NodeKind.OTHER:
+        return None
+    if record.kind is not expected.kind:
+        return f"its node is the {expected.kind} of '{expected.op}'"
+    if expected.entry and record.what != expected.entry:
+        return f"its node is '{expected.op}', which calls {expected.entry}"
+    if expected.nbytes is not None and record.nbytes != expected.nbytes:
+        return f"its node is '{expected.op}', of {expected.nbytes} bytes"
+    return None
+
+
+def text_of(record: Activity) -> str:
+    if record.kind is NodeKind.KERNEL:
+        return f"kernel {record.what}"
+    return f"{record.kind} of {record.nbytes} bytes"
