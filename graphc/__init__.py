@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from graphc.api import check, compile, instantiate, load
     from graphc.plan import Plan
+    from graphc.predict import simulate
     from graphc.text.diagnostics import CompilerBug, CudaError, GraphcError, SpecError, UsageError
 
 HOMES = {
@@ -20,6 +21,7 @@ HOMES = {
     "compile": "graphc.api",
     "instantiate": "graphc.api",
     "load": "graphc.api",
+    "simulate": "graphc.predict",
     "Plan": "graphc.plan",
     "CompilerBug": "graphc.text.diagnostics",
     "CudaError": "graphc.text.diagnostics",
@@ -40,6 +42,7 @@ __all__ = [
     "compile",
     "instantiate",
     "load",
+    "simulate",
 ]
 
 

@@ -27,6 +27,18 @@ def spec_path(path: str | Path) -> Path:
     return named if named.is_file() else given
 
 
+def machine_path(path: str | Path) -> Path:
+    """The file itself; where there is none, the shipped machine profile of that name.
+
+    >>> machine_path("h200x2").name, machine_path("mine.yaml").name
+    ('h200x2.yaml', 'mine.yaml')
+    """
+    given = Path(path)
+    if given.suffix or given.is_absolute() or given.exists():
+        return given
+    return shipped("specs") / "machines" / f"{given}.yaml"
+
+
 def kernel_folders(own: Iterable[str | Path] = ()) -> tuple[Path, ...]:
     return (*map(Path, own), shipped("templates"))
 

@@ -21,7 +21,7 @@ GOLDEN = ROOT / "tests" / "golden"
 # Where a file looks up on purpose, when it is called and not before.
 LOOKS_UP = {("graphc/plan.py", "graphc/api.py"), ("graphc/cli/__init__.py", "graphc/api.py")}
 PYDANTIC = {"graphc/kernels/contract.py", "graphc/plan.py", "graphc/routes.py"}
-PYDANTIC |= {"graphc/spec/model.py", "graphc/text/explain.py"}
+PYDANTIC |= {"graphc/spec/model.py", "graphc/text/explain.py", "graphc/profiles.py"}
 
 
 def documented() -> list[str]:

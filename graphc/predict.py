@@ -1,0 +1,140 @@
+"""What a spec or a plan would do on a machine: simulate, and the variant that the machine takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graphc import api
+from graphc.ir import Program, Schedule
+from graphc.kernels.contract import Catalog
+from graphc.machine import place_devices
+from graphc.passes.choose_routes import choose_routes, chosen_routes, requirements
+from graphc.pipeline import Observer, collector_paused, ignore, schedule_program
+from graphc.plan import Plan, Requirement
+from graphc.profiles import ProfileSpec, load_profile
+from graphc.resources import kernel_folders
+from graphc.simulation.predict import Prediction, predict
+from graphc.text.diagnostics import UsageError
+
+Machine = ProfileSpec | str | Path
+Devices = Mapping[str, int] | Sequence[int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The schedule that a machine takes, of those that ``auto`` leaves open."""
+
+    schedule: Schedule
+    routes: Mapping[str, str]  # transfer -> route
+    catalog: Catalog
+
+
+def simulate(
+    what: Schedule | Plan | str | Path,
+    *,
+    machine: Machine,
+    count: int | None = None,
+    devices: Devices = None,
+    **options: Any,
+) -> Prediction:
+    """Predict one replay of a spec, a plan or a schedule on a machine.
+
+    ``machine`` is a profile, its file, or the name of a shipped one. Of the variants that ``auto``
+    leaves open the first whose requirements the machine meets is taken. A spec takes the options
+    of ``graphc.check``: a preset, a schedule file, values.
+    """
+    profile = machine if isinstance(machine, ProfileSpec) else load_profile(machine)
+    if isinstance(what, str | Path):
+        chosen = schedule_for(what, profile, devices=devices, **options)
+    else:
+        if options:
+            raise UsageError(f"{next(iter(options))}: only a spec takes values")
+        chosen = chosen_of(what, profile, devices)
+    program = chosen.schedule.program
+    return predict(
+        chosen.schedule,
+        profile,
+        catalog=chosen.catalog,
+        placed=placed_on(program, profile, devices),
+        count=checked_count(count, program),
+    )
+
+
+def schedule_for(
+    path: str | Path,
+    profile: ProfileSpec,
+    *,
+    preset: str | None = None,
+    schedule: str | Path | None = None,
+    kernels: api.Folders = (),
+    routes: api.Folders = (),
+    observe: Observer = ignore,
+    origin: str = api.PYTHON,
+    devices: Devices = None,
+    **values: Any,
+) -> Chosen:
+    """The proven schedule of a spec that the machine takes; others are not even made."""
+    with collector_paused():
+        read = api.read(path, preset, schedule, kernels, routes, values, origin=origin)
+        built, catalog, known = read
+        if built.schedule is not None:
+            return Chosen(built.schedule, {}, catalog)
+        program = built.program
+        assert program is not None
+        placed = placed_on(program, profile, devices)
+        why: list[str] = []
+        for auto in api.candidates(program, known):
+            chosen = choose_routes(program, known, auto=auto)
+            missing = first_missing(requirements(chosen, known), profile, placed)
+            if missing is not None:
+                why.append(missing)
+                continue
+            _, found, _ = schedule_program(
+                program, known, catalog, built.settings, auto=auto, observe=observe, dump=api.dumped
+            )
+            return Chosen(found, chosen_routes(chosen), catalog)
+    raise no_variant(profile, why)
+
+
+def chosen_of(what: Schedule | Plan, profile: ProfileSpec, devices: Devices) -> Chosen:
+    catalog = Catalog(kernel_folders())
+    if isinstance(what, Schedule):
+        return Chosen(what, {}, catalog)
+    why: list[str] = []
+    for each in what.variants:
+        placed = placed_on(each.schedule.program, profile, devices)
+        missing = first_missing(each.requires, profile, placed)
+        if missing is None:
+            return Chosen(each.schedule, each.routes, catalog)
+        why.append(missing)
+    raise no_variant(profile, why)
+
+
+def first_missing(
+    needs: Sequence[Requirement], profile: ProfileSpec, placed: Mapping[str, int]
+) -> str | None:
+    return next((why for each in needs if (why := profile.why_not(each, placed))), None)
+
+
+def no_variant(profile: ProfileSpec, why: list[str]) -> UsageError:
+    return UsageError(
+        f"machine '{profile.name}' can take none of the routes: {why[-1]}; "
+        "a route by way of the host, such as host_copy, needs nothing"
+    )
+
+
+def placed_on(program: Program, profile: ProfileSpec, devices: Devices) -> dict[str, int]:
+    return place_devices(program.devices, profile.gpus.count, devices)
+
+
+def checked_count(count: int | None, program: Program) -> int | None:
+    if count is None:
+        return program.capacity
+    if program.capacity is None:
+        raise UsageError("count: nothing in this program varies with a count")
+    if not 0 <= count <= program.capacity:
+        raise UsageError(f"count: {count} is not within 0 to {program.capacity}, the capacity")
+    return count

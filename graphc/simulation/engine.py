@@ -1,0 +1,403 @@
+"""Ops run: a discrete-event simulation of engines, multiprocessors, memories and links.
+
+An op starts when all that it waits for has ended, a latency later, and its engine has room:
+
+- A copy engine does one copy after the other.
+- A wide kernel takes the multiprocessors that nobody is on, up to what it wants, and the rest as
+  they become free; what it placed at once ends at once. A narrow kernel runs on all that no wide
+  kernel holds. Of kernels that wait the first of the highest priority comes first, and others do
+  not pass it.
+
+What runs progresses at the rate of its slowest need: arithmetic by the multiprocessors that it has,
+its share of the memory, its share of each link that it passes (all shares fair: nobody gets less
+than an even part as long as they could use it). Rates change when anything starts or ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from graphc.profiles import OverheadSpec, ProfileSpec, at
+from graphc.simulation.demands import Demand, Kind, Links
+
+START, STOP = 0, 1
+NEVER = float("inf")
+LEAST_US = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One op as the engine sees it."""
+
+    demand: Demand
+    before: tuple[int, ...]
+    stream: int
+    place: int  # of its GPU, or -1: the host
+    priority: int = 0
+    issued_us: float = 0.0
+
+
+@dataclass(slots=True)
+class Ran:
+    """When one op ran, and what held it up."""
+
+    ready_us: float = 0.0  # all that it waits for has ended
+    start_us: float = NEVER
+    stop_us: float = NEVER
+    cause: int = -1  # the op whose end let it start
+
+
+@dataclass(slots=True)
+class Activity:
+    """A task at work, or the part of a wide kernel that was placed at once."""
+
+    task: int
+    demand: Demand
+    share: float  # of the task's work
+    sms: float
+    compute_us: float = 0.0
+    memory_us: list[float] = field(default_factory=list)
+    flow_rates: list[float] = field(default_factory=list)  # at most, in bytes a microsecond
+    flow_us: float = 0.0
+    duration_us: float = 0.0
+    remaining: float = 1.0
+    since_us: float = 0.0
+    version: int = 0
+
+
+@dataclass(slots=True)
+class Gpu:
+    """What is on one GPU, and what waits for it."""
+
+    sms: float
+    wide: float = 0.0  # multiprocessors held
+    narrow: list[Activity] = field(default_factory=list)
+    users: list[Activity] = field(default_factory=list)  # of its memory
+    pending: list[tuple[int, int, int]] = field(default_factory=list)  # (priority, turn, task)
+    unplaced: dict[int, float] = field(default_factory=dict)  # task -> multiprocessors
+    queues: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    copying: dict[int, int] = field(default_factory=dict)  # copy engine -> task
+    freed_by: int = -1  # the task that ended last
+
+    @property
+    def narrow_sms(self) -> float:
+        return min(sum(each.sms for each in self.narrow), self.sms - self.wide)
+
+
+def run(tasks: Sequence[Task], profile: ProfileSpec, links: Links) -> list[Ran]:
+    """Let the tasks run; they are given in the order of issue."""
+    return Simulation(tasks, profile, links).run()
+
+
+class Simulation:
+    """The state between two events."""
+
+    def __init__(self, tasks: Sequence[Task], profile: ProfileSpec, links: Links) -> None:
+        self.tasks, self.links = tasks, links.rates
+        self.overhead: OverheadSpec = profile.overhead
+        self.bandwidth = profile.memory.gb_s * 1e3
+        self.one_sm = profile.memory.one_sm_gb_s * 1e3
+        self.copy_engines = profile.gpus.copy_engines
+        self.gpus = [Gpu(float(profile.gpus.sms)) for _ in range(profile.gpus.count)]
+        self.ran = [Ran() for _ in tasks]
+        self.missing = [len(each.before) for each in tasks]
+        self.after: list[list[int]] = [[] for _ in tasks]
+        self.parts = [0] * len(tasks)  # activities that have not ended
+        self.flowing: list[Activity] = []
+        self.events: list[tuple[float, int, int, int, Activity | None]] = []
+        self.turn = 0
+        self.dirty: set[int] = set()
+        self.flows_changed = False
+
+    def run(self) -> list[Ran]:
+        for index, task in enumerate(self.tasks):
+            for each in task.before:
+                self.after[each].append(index)
+            if not task.before:
+                self.push(task.issued_us, index)
+        events, gpus = self.events, self.gpus
+        while events:
+            now = events[0][0]
+            touched: list[int] = []
+            while events and events[0][0] <= now:
+                _, _, what, number, activity = heappop(events)
+                if what == START:
+                    self.start(number, now, touched)
+                elif activity is not None and activity.version == number:
+                    self.stop(activity, now, touched)
+            for gpu in dict.fromkeys(touched):
+                if gpus[gpu].pending or gpus[gpu].narrow:
+                    self.dispatch(gpu, now)
+            if self.dirty or self.flows_changed:
+                self.rates(now)
+        return self.ran
+
+    def push(self, when: float, task: int) -> None:
+        self.turn += 1
+        heappush(self.events, (when, self.turn, START, task, None))
+
+    # --- starting and stopping ---------------------------------------------------------------
+
+    def start(self, index: int, now: float, touched: list[int]) -> None:
+        task, ran = self.tasks[index], self.ran[index]
+        demand = task.demand
+        ran.ready_us = now
+        if demand.kind is Kind.NONE:
+            ran.start_us = now
+            if demand.fixed_us:
+                self.add(Activity(index, demand, 1.0, 0.0), now)
+            else:
+                self.finish(index, now)
+            return
+        gpu = self.gpus[demand.gpu]
+        self.turn += 1
+        entry = (task.priority, self.turn, index)
+        if demand.kind is Kind.COPY:
+            engine = self.engine_of(demand.engine)
+            heappush(gpu.queues.setdefault(engine, []), entry)
+            self.next_copy(demand.gpu, engine, now)
+            return
+        heappush(gpu.pending, entry)
+        gpu.unplaced[index] = demand.sms
+        touched.append(demand.gpu)
+
+    def engine_of(self, name: str) -> int:
+        number = {"copy to host": 0, "copy from host": 1}.get(name, 2)
+        return min(number, self.copy_engines - 1)
+
+    def next_copy(self, number: int, engine: int, now: float, freed_by: int = -1) -> None:
+        gpu = self.gpus[number]
+        if engine in gpu.copying or not gpu.queues.get(engine):
+            return
+        _, _, index = heappop(gpu.queues[engine])
+        gpu.copying[engine] = index
+        ran = self.ran[index]
+        ran.start_us = now
+        if now > ran.ready_us and freed_by >= 0:
+            ran.cause = freed_by
+        self.add(Activity(index, self.tasks[index].demand, 1.0, 0.0), now)
+
+    def add(self, activity: Activity, now: float) -> None:
+        """An activity begins."""
+        demand = activity.demand
+        activity.since_us = now
+        activity.compute_us = compute_us(activity)
+        self.parts[activity.task] += 1
+        for gpu, _ in demand.memory:
+            self.gpus[gpu].users.append(activity)
+            self.dirty.add(gpu)
+        activity.memory_us = [0.0] * len(demand.memory)
+        if demand.flows:
+            self.flowing.append(activity)
+            self.flows_changed = True
+            self.limit_flows(activity)
+        if not demand.memory:
+            self.settle(activity, now)
+
+    def limit_flows(self, activity: Activity) -> None:
+        demand = activity.demand
+        blocks = max(1.0, min(demand.blocks, activity.sms * demand.blocks_a_sm))
+        activity.flow_rates = [1e3 * at(each.rate, blocks) for each in demand.flows]
+
+    def stop(self, activity: Activity, now: float, touched: list[int]) -> None:
+        """An activity ends, and with the last one its task."""
+        demand, index = activity.demand, activity.task
+        activity.version = -1
+        for number, _ in demand.memory:
+            self.gpus[number].users.remove(activity)
+            self.dirty.add(number)
+        if demand.flows:
+            self.flowing.remove(activity)
+            self.flows_changed = True
+        self.parts[index] -= 1
+        if demand.kind is not Kind.NONE:
+            gpu = self.gpus[demand.gpu]
+            gpu.freed_by = index
+            if demand.kind is Kind.COPY:
+                engine = self.engine_of(demand.engine)
+                del gpu.copying[engine]
+                self.next_copy(demand.gpu, engine, now, index)
+            else:
+                touched.append(demand.gpu)
+                if demand.kind is Kind.WIDE:
+                    gpu.wide -= activity.sms
+                else:
+                    gpu.narrow.remove(activity)
+        if not self.parts[index] and index not in self.gpus[demand.gpu].unplaced:
+            self.finish(index, now)
+
+    def finish(self, index: int, now: float) -> None:
+        self.ran[index].stop_us = now
+        task, ran, missing = self.tasks[index], self.ran, self.missing
+        over = self.overhead
+        for number in self.after[index]:
+            other, found = self.tasks[number], ran[number]
+            if other.stream == task.stream:
+                when = now + over.same_stream_us
+            elif other.place == task.place:
+                when = now + over.same_gpu_us
+            else:
+                when = now + over.across_gpus_us
+            if when >= found.ready_us:
+                found.ready_us = when
+                found.cause = index
+            missing[number] -= 1
+            if not missing[number]:
+                self.push(max(found.ready_us, other.issued_us), number)
+
+    # --- multiprocessors ---------------------------------------------------------------------
+
+    def dispatch(self, number: int, now: float) -> None:
+        """Give free multiprocessors to those that run on too few, then to those that wait."""
+        gpu = self.gpus[number]
+        for each in gpu.narrow:
+            # Its blocks that had no room come before anything that started later.
+            wanted = min(each.demand.sms, gpu.sms - gpu.wide)
+            if wanted > each.sms and each.demand.blocks > each.sms * each.demand.blocks_a_sm:
+                self.widen(each, wanted, number)
+        while gpu.pending:
+            index = gpu.pending[0][2]
+            demand = self.tasks[index].demand
+            if demand.kind is Kind.NARROW:
+                free = gpu.sms - gpu.wide
+                if free < 1.0:
+                    return
+                heappop(gpu.pending)
+                del gpu.unplaced[index]
+                activity = Activity(index, demand, 1.0, min(demand.sms, free))
+                gpu.narrow.append(activity)
+                self.begin(index, activity, gpu, now)
+                continue
+            free = gpu.sms - gpu.wide - gpu.narrow_sms
+            taken = min(gpu.unplaced[index], free)
+            if taken < min(1.0, gpu.unplaced[index]):
+                return
+            gpu.wide += taken
+            gpu.unplaced[index] -= taken
+            activity = Activity(index, demand, taken / demand.sms, taken)
+            if gpu.unplaced[index] < 1e-9:
+                heappop(gpu.pending)
+                del gpu.unplaced[index]
+            self.begin(index, activity, gpu, now)
+
+    def begin(self, index: int, activity: Activity, gpu: Gpu, now: float) -> None:
+        ran = self.ran[index]
+        if ran.start_us == NEVER:
+            ran.start_us = now
+            if now > ran.ready_us:
+                ran.cause = gpu.freed_by
+        self.add(activity, now)
+
+    def widen(self, activity: Activity, sms: float, number: int) -> None:
+        activity.sms = sms
+        activity.compute_us = compute_us(activity)
+        self.dirty.add(number)
+        if activity.demand.flows:
+            self.limit_flows(activity)
+            self.flows_changed = True
+
+    # --- rates -------------------------------------------------------------------------------
+
+    def rates(self, now: float) -> None:
+        changed: dict[int, Activity] = {}
+        if self.flows_changed:
+            self.share_links()
+            for each in self.flowing:
+                changed[id(each)] = each
+                self.dirty.update(gpu for gpu, _ in each.demand.memory)
+            self.flows_changed = False
+        for number in sorted(self.dirty):
+            self.share_memory(number)
+            for each in self.gpus[number].users:
+                changed[id(each)] = each
+        self.dirty.clear()
+        for each in changed.values():
+            self.settle(each, now)
+
+    def settle(self, activity: Activity, now: float) -> None:
+        """How long it takes from now on, and when it will end if nothing changes."""
+        demand = activity.demand
+        fluid = max(activity.compute_us, activity.flow_us, *activity.memory_us, 0.0)
+        duration = max(LEAST_US, demand.fixed_us + fluid)
+        if duration == activity.duration_us:
+            return
+        if activity.duration_us:
+            activity.remaining -= (now - activity.since_us) / activity.duration_us
+        activity.since_us, activity.duration_us = now, duration
+        activity.version += 1
+        self.turn += 1
+        stop = now + max(0.0, activity.remaining) * duration
+        heappush(self.events, (stop, self.turn, STOP, activity.version, activity))
+
+    def share_memory(self, number: int) -> None:
+        """The time of each activity's bytes in one GPU's memory."""
+        users = self.gpus[number].users
+        wants = []
+        total = 0.0
+        for each in users:
+            demand = each.demand
+            nbytes = each.share * next(size for gpu, size in demand.memory if gpu == number)
+            most = self.bandwidth
+            if demand.kind >= Kind.WIDE:
+                most = min(most, each.sms * self.one_sm)
+            alone = max(each.compute_us, each.flow_us, nbytes / most)
+            rate = nbytes / alone if alone else 0.0
+            wants.append((rate, nbytes, each))
+            total += rate
+        if total <= self.bandwidth:
+            for rate, nbytes, each in wants:
+                self.note_memory(each, number, nbytes / rate if rate else 0.0)
+            return
+        left, count = self.bandwidth, len(wants)
+        for rate, nbytes, each in sorted(wants, key=lambda want: want[0]):
+            given = min(rate, left / count)
+            left -= given
+            count -= 1
+            self.note_memory(each, number, nbytes / given if given else 0.0)
+
+    def note_memory(self, activity: Activity, number: int, us: float) -> None:
+        for index, (gpu, _) in enumerate(activity.demand.memory):
+            if gpu == number:
+                activity.memory_us[index] = us
+
+    def share_links(self) -> None:
+        """Fair rates: all grow alike, until a link is full or a flow has all that it can use."""
+        flows = [
+            (activity, flow, most)
+            for activity in self.flowing
+            for flow, most in zip(activity.demand.flows, activity.flow_rates, strict=True)
+        ]
+        for each in self.flowing:
+            each.flow_us = 0.0
+        left = dict.fromkeys((link for _, flow, _ in flows for link in flow.links), 0.0)
+        users = dict.fromkeys(left, 0)
+        for link in left:
+            left[link] = self.links[link]
+        for _, flow, _ in flows:
+            for link in flow.links:
+                users[link] += 1
+        while flows:
+            even = min(left[link] / users[link] for _, flow, _ in flows for link in flow.links)
+            capped = [each for each in flows if each[2] <= even]
+            full = capped or [
+                each
+                for each in flows
+                if any(left[link] / users[link] <= even * (1 + 1e-9) for link in each[1].links)
+            ]
+            for activity, flow, most in full:
+                rate = min(most, even)
+                activity.flow_us = max(activity.flow_us, activity.share * flow.nbytes / rate)
+                for link in flow.links:
+                    left[link] -= rate
+                    users[link] -= 1
+            flows = [each for each in flows if not any(each is one for one in full)]
+
+
+def compute_us(activity: Activity) -> float:
+    """Of its arithmetic, on the multiprocessors that it has."""
+    demand = activity.demand
+    if demand.kind is Kind.NARROW and activity.sms < demand.sms:
+        return demand.compute_us * demand.sms / activity.sms
+    return demand.compute_us  # a part of a wide kernel has its share of both
