@@ -254,10 +254,8 @@ def kept_profile(path: str, mtime_ns: int, nbytes: int) -> ProfileSpec:
 def contradictions(profile: ProfileSpec) -> Iterator[Diagnostic]:
     """What each field alone allows but the profile as a whole does not."""
     site = profile.site
-    ways = {
-        "to_host_gb_s": profile.host.to_host_gb_s,
-        "from_host_gb_s": profile.host.from_host_gb_s,
-    }
+    host = profile.host
+    ways = {"to_host_gb_s": host.to_host_gb_s, "from_host_gb_s": host.from_host_gb_s}
     for field, rates in ways.items():
         if isinstance(rates, list) and len(rates) != profile.gpus.count:
             what = f"{len(rates)} rates for {profile.gpus.count} GPUs"
@@ -268,9 +266,8 @@ def contradictions(profile: ProfileSpec) -> Iterator[Diagnostic]:
             at_key = site["arithmetic"]["tflops"][name]
             yield Diagnostic("bad-machine", f"there is no dtype '{name}'", at_key.key, hint=hint)
     if "f32" not in profile.arithmetic.tflops:
-        yield bad(
-            site["arithmetic"]["tflops"], "the rate of f32 is missing: others fall back on it"
-        )
+        what = "the rate of f32 is missing: other dtypes fall back on it"
+        yield bad(site["arithmetic"]["tflops"], what)
     for name, each in profile.kernels.items():
         own = site["kernels"][name]
         if (each.over is None) != (each.efficiency is None):

@@ -1,1 +1,1 @@
-"""Predicted timelines: ``demands`` says what each op needs of a machine, ``engine`` lets them run."""
+"""Predicted timelines: what each op needs of a machine, and how ops run that share it."""

@@ -238,9 +238,8 @@ class Demands:
         )
 
     def small(self, op: Op) -> Demand:
-        return Demand(
-            Kind.NARROW, "sm", self.placed[op.device], self.profile.overhead.kernel_us, sms=1.0
-        )
+        gpu, us = self.placed[op.device], self.profile.overhead.kernel_us
+        return Demand(Kind.NARROW, "sm", gpu, us, sms=1.0)
 
     def unknown(self, op: Op) -> Demand:
         """A fill, a function of another library, an opaque op: as long as its bytes take."""

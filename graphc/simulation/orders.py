@@ -34,10 +34,8 @@ def orders_of(schedule: Schedule) -> Orders:
     }
     for index, op in enumerate(found):
         if isinstance(op.work, Await):
-            awaited = (
-                signals.get(each.signal) for each in op.work.signals if not each.is_handshake
-            )
-            before[index] += tuple(each for each in awaited if each is not None)
+            awaited = [each.signal for each in op.work.signals if not each.is_handshake]
+            before[index] += tuple(signals[each] for each in awaited if each in signals)
     return Orders(found, streams, tuple(before), tuple(previous), tuple(at for at, _ in runs))
 
 

@@ -122,7 +122,7 @@ def ends_us(profile: ProfileSpec) -> float:
 
 
 def launch_us(schedule: Schedule, profile: ProfileSpec, placed: Mapping[str, int]) -> float:
-    """What the launch costs the host: copies of a graph over several GPUs cost more than kernels."""
+    """What the launch costs the host; copies in a graph of several GPUs cost the most."""
     over, ops = profile.overhead, schedule.program.ops
     if schedule.emit is Emit.STREAMS:
         return over.call_us * len(schedule.instructions)
