@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from graphc.plan import Plan
     from graphc.predict import simulate
     from graphc.text.diagnostics import CompilerBug, CudaError, GraphcError, SpecError, UsageError
+    from graphc.tracing import trace
 
 HOMES = {
     "check": "graphc.api",
@@ -22,6 +23,7 @@ HOMES = {
     "instantiate": "graphc.api",
     "load": "graphc.api",
     "simulate": "graphc.predict",
+    "trace": "graphc.tracing",
     "Plan": "graphc.plan",
     "CompilerBug": "graphc.text.diagnostics",
     "CudaError": "graphc.text.diagnostics",
@@ -43,6 +45,7 @@ __all__ = [
     "instantiate",
     "load",
     "simulate",
+    "trace",
 ]
 
 

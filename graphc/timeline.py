@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-
-from graphc.ir import Await, Emit, Record, Run, Schedule, Signal, Wait
 
 
 class Source(StrEnum):
@@ -46,54 +43,3 @@ class Timeline:
     slices: tuple[Slice, ...]
     stop_us: float  # when the caller's stream may go on
     launch_us: float | None = None  # what the launch costs the host; None: not known
-
-
-def needed_ops(schedule: Schedule) -> dict[str, tuple[str, ...]]:
-    """Op -> the ops of other streams whose end it needs, by events, edges or signals.
-
-    Only the nearest: what follows from these and from the order of its own stream is left out.
-    """
-    nearest = by_edges(schedule) if schedule.emit is Emit.NODES else by_events(schedule)
-    signals = {op.work.signal: op.name for op in schedule.program if isinstance(op.work, Signal)}
-    for op in schedule.program:
-        if isinstance(op.work, Await):
-            awaited = (each.signal for each in op.work.signals if not each.is_handshake)
-            senders = tuple(signals[each] for each in awaited if each in signals)
-            nearest[op.name] = (*nearest.get(op.name, ()), *senders)
-    return nearest
-
-
-def by_events(schedule: Schedule) -> dict[str, tuple[str, ...]]:
-    """A record stands for the last op of its stream, and for what the stream awaited since."""
-    tails: dict[str, tuple[str, ...]] = {}
-    recorded: dict[str, tuple[str, ...]] = {}
-    streams: dict[str, str] = {}
-    nearest: dict[str, tuple[str, ...]] = {}
-    for each in schedule.instructions:
-        tail = tails.get(each.stream, ())
-        match each:
-            case Run():
-                streams[each.op] = each.stream
-                nearest[each.op] = tuple(op for op in tail if streams[op] != each.stream)
-                tails[each.stream] = (each.op,)
-            case Record():
-                recorded[each.event] = tail
-            case Wait():
-                tails[each.stream] = tuple(dict.fromkeys((*tail, *recorded.get(each.event, ()))))
-            case _:
-                pass
-    return nearest
-
-
-def by_edges(schedule: Schedule) -> dict[str, tuple[str, ...]]:
-    streams = streams_of(schedule)
-    nearest: dict[str, list[str]] = {op: [] for op in streams}
-    for before, after in schedule.edges:
-        if streams.get(before) != streams.get(after) and after in nearest:
-            nearest[after].append(before)
-    return {op: tuple(found) for op, found in nearest.items()}
-
-
-def streams_of(schedule: Schedule) -> Mapping[str, str]:
-    """Op -> its stream, in order of issue."""
-    return {each.op: each.stream for each in schedule.instructions if isinstance(each, Run)}

@@ -19,6 +19,16 @@ class Orders:
     calls: tuple[int, ...]  # instructions issued before it: records and waits count
 
 
+def needed_ops(schedule: Schedule) -> dict[str, tuple[str, ...]]:
+    """Op -> the ops of other streams whose end it needs, in order of issue."""
+    orders = orders_of(schedule)
+    names = [op.name for op in orders.ops]
+    return {
+        name: tuple(names[each] for each in orders.before[at] if orders.streams[each] != stream)
+        for at, (name, stream) in enumerate(zip(names, orders.streams, strict=True))
+    }
+
+
 def orders_of(schedule: Schedule) -> Orders:
     """Orders by streams and events, or by the edges where these are what is built."""
     ops = {op.name: op for op in schedule.program}

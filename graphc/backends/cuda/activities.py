@@ -59,10 +59,12 @@ def expected_nodes(
         entry = images[keys[op.step]].entry if op.step in keys else ""
         nodes = built.nodes.get(op.name, ())
         if isinstance(op.work, Extern):
-            yield from ((node, expected_of(op.name, None, "")) for node in nodes)
+            yield from ((node, Expected(op.name, NodeKind.OTHER)) for node in nodes)
             continue
         for node, call in zip(nodes, session.work.calls(op, rows), strict=False):
-            yield node, expected_of(op.name, call, entry)
+            expected = expected_of(op.name, call, entry)
+            if expected is not None:
+                yield node, expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,8 @@ class Expected:
     nbytes: int | None = None  # of a copy or fill; None where any will do
 
 
-def expected_of(op: str, call: Call | None, entry: str) -> Expected:
-    """What the records of a node should say; of external work only whose it is."""
+def expected_of(op: str, call: Call, entry: str) -> Expected | None:
+    """What the records of a node should say; None if it has none."""
     match call:
         case KernelCall():
             return Expected(op, NodeKind.KERNEL, entry)
@@ -84,8 +86,8 @@ def expected_of(op: str, call: Call | None, entry: str) -> Expected:
             return Expected(op, NodeKind.COPY, nbytes=call.nbytes)
         case FillCall():
             return Expected(op, NodeKind.FILL)
-        case None:
-            return Expected(op, NodeKind.OTHER)
+        case _:
+            return None
 
 
 def record_replays(

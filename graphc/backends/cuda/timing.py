@@ -20,7 +20,7 @@ from graphc.backends.recording import Recording, Replay, Span, Way
 from graphc.gpu.probe import current
 from graphc.gpu.protocol import Driver
 from graphc.ir import Op
-from graphc.timeline import needed_ops
+from graphc.simulation.orders import needed_ops
 
 
 @dataclass(slots=True)
