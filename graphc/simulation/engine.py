@@ -334,6 +334,7 @@ class Simulation:
     def share_memory(self, number: int) -> None:
         """The time of each activity's bytes in one GPU's memory."""
         users = self.gpus[number].users
+        beside = [each for each in users if each.demand.beside]
         wants = []
         total = 0.0
         for each in users:
@@ -342,6 +343,9 @@ class Simulation:
             most = self.bandwidth
             if demand.kind >= Kind.WIDE:
                 most = min(most, each.sms * self.one_sm)
+                if beside and demand.kind is Kind.NARROW:
+                    others = (other.demand.beside for other in beside if other is not each)
+                    most = min(most, *others, most)
             alone = max(each.compute_us, each.flow_us, nbytes / most)
             rate = nbytes / alone if alone else 0.0
             wants.append((rate, nbytes, each))
