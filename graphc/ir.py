@@ -92,8 +92,8 @@ class Mode(StrEnum):
 
     ``write`` covers all declared bytes; ``write_some`` has the hazards of a write but ends no
     lifetime; ``update`` reads and writes; ``scatter`` is disjoint by construction among the pieces
-    and ranks of its own op in one replay; ``accumulate`` is an update which, on exact types, is free of order among calls
-    of one kernel that are alike but for their buffers.
+    and ranks of its own op in one replay; ``accumulate`` is an update which, on exact types, is
+    free of order among calls of one kernel that are alike but for their buffers.
     """
 
     READ = "read"

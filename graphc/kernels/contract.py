@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from graphc.dtypes import DTYPES
-from graphc.ir import ALL, MAPPED, Access, Axis, Buffer, Kernel, Mode, Rows, RowsKind
+from graphc.ir import ALL, MAPPED, Access, Axis, Buffer, Kernel, Mode, Role, Rows, RowsKind
 from graphc.regions import Region
 from graphc.text.diagnostics import NOWHERE, Diagnostic, Note, Span, SpecError, error
 from graphc.text.explain import Number, Scalar, Written, fault, validate
@@ -43,7 +43,10 @@ ELF, CUDA_MACHINE = b"\x7fELF", 190
 INTEGERS = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1), "u32": (0, 2**32 - 1)}
 MOST_ROWS = 2**31 - 1  # of an axis: kernels are told in 32 bits
 MOST_CALLS = 1024  # calls that a contract remembers
+OVER_RANKS = -1  # the dimension of what a number of ranks fixes
 LAUNCH_NAMES = ("lo", "hi", "blocks", "arch", "device")
+CODE = re.compile(r"[1-9][0-9]{0,9}")
+FAULTS_HINT = 'write faults: {"1": "what went wrong"}'
 
 
 def as_dtypes(value: object) -> object:
@@ -63,8 +66,22 @@ def as_rows(value: object) -> object:
         return RowsSpec(kind=str(value))
     if isinstance(value, dict) and list(value) == ["split"]:
         return RowsSpec(kind="split", factor=value["split"])
+    if isinstance(value, dict) and list(value) == ["row"] and isinstance(value["row"], str):
+        return RowsSpec(kind="row", scalar=value["row"])
     hint = "blocks is for a call: {buffer: b, blocks: cut}" if "blocks" in str(value) else None
-    raise fault("expected all, split, (split: factor), piece or gather", hint=hint)
+    raise fault("expected all, split, (split: factor), piece, gather or (row: scalar)", hint=hint)
+
+
+def as_faults(value: object) -> object:
+    """Codes are numbers, which YAML takes for keys only if they are quoted."""
+    if not isinstance(value, dict) or not value:
+        raise fault(f"expected what each code means, found {kind(value)}", hint=FAULTS_HINT)
+    for code, message in value.items():
+        if not CODE.fullmatch(str(code)) or int(code) >= 2**32:
+            raise fault(f"'{code}' is no code: codes go from 1 on", hint=FAULTS_HINT)
+        if not isinstance(message, str):
+            raise fault(f"expected what code {code} means, found {kind(message)}")
+    return value
 
 
 def as_exact(value: object) -> object:
@@ -89,10 +106,11 @@ class RowsSpec(Written):
 
     kind: str
     factor: Any = 1
+    scalar: str | None = None  # of a single row: the scalar that says which
 
 
 class ArgumentSpec(Written):
-    """One pointer argument."""
+    """One pointer argument, or one pointer for each rank."""
 
     dtype: Annotated[list[str], BeforeValidator(as_dtypes)]
     shape: Annotated[list[Any], BeforeValidator(as_dims)]
@@ -103,6 +121,9 @@ class ArgumentSpec(Written):
         ["device", "mapped", "peer"], min_length=1
     )
     optional: bool = False
+    peers: str | None = None  # the symbol that is the number of ranks: a pointer for each
+    # What the first word of a status buffer says when it is not 0.
+    faults: Annotated[dict[str, str], BeforeValidator(as_faults)] = Field(default={})
 
 
 class OptionSpec(Written):
@@ -164,6 +185,7 @@ class Contract(Written):
     edge: EdgeSpec = EdgeSpec()
     min_capability: int = 70
     exact: Annotated[ExactSpec, BeforeValidator(as_exact)]
+    guarded: bool = False  # does nothing once its unit has failed
     cost: CostSpec = CostSpec()
     reference: str | None = None
     binary: str | None = None  # a cubin or PTX, relative to the contract's file; no template then
@@ -215,6 +237,8 @@ def contradictions(contract: Contract, site: Site) -> Iterator[Diagnostic]:
     yield from wrong_binary(contract, site)
     yield from wrong_axis(contract, site)
     yield from wrong_rings(contract, site)
+    yield from wrong_peers(contract, site)
+    yield from wrong_faults(contract, site)
     yield from wrong_shapes(contract, site)
     yield from wrong_options(contract, site)
     yield from wrong_expressions(contract, site)
@@ -314,8 +338,34 @@ def wrong_rings(contract: Contract, site: Site) -> Iterator[Diagnostic]:
             yield bad(at, f"'{name}' can be in a ring only if its first extent is split")
 
 
+def wrong_peers(contract: Contract, site: Site) -> Iterator[Diagnostic]:
+    """Peers are counted by a symbol; a single row is named by a scalar, which the kernel sees."""
+    for name, each in contract.args.items():
+        at = site["args"][name]
+        if each.peers is not None and each.peers not in contract.symbols:
+            hint = did_you_mean(each.peers, contract.symbols)
+            yield bad(at["peers"], f"'peers' names a symbol: '{each.peers}' is none", hint=hint)
+        if each.peers is not None and each.peers == contract.axis:
+            yield bad(at["peers"], f"the axis '{each.peers}' cannot be the number of ranks")
+        if each.peers is not None and each.ring is not None:
+            yield bad(at["ring"], f"'{name}' is over all ranks: it cannot be in a ring")
+        scalar = each.rows.scalar
+        if scalar is not None and contract.scalars.get(scalar) not in INTEGERS:
+            hint = did_you_mean(scalar, contract.scalars)
+            text = f"the row of '{name}' is a scalar of whole numbers: '{scalar}' is none"
+            yield bad(at["rows"], text, hint=hint)
+
+
+def wrong_faults(contract: Contract, site: Site) -> Iterator[Diagnostic]:
+    for name, each in contract.args.items():
+        at = site["args"][name]["faults"]
+        if each.faults and (each.dtype != ["u32"] or each.access not in ("write_some", "update")):
+            text = f"'{name}' tells of faults: it is u32, and its access write_some or update"
+            yield bad(at, text, at_key=True)
+
+
 def wrong_shapes(contract: Contract, site: Site) -> Iterator[Diagnostic]:
-    bound: set[str] = set()
+    bound: set[str] = {each.peers for each in contract.args.values() if each.peers is not None}
     for name, each in contract.args.items():
         for index, dim in enumerate(each.shape):
             at = site["args"][name]["shape"][index]
@@ -414,9 +464,10 @@ class Argument:
     """What a call gives for one pointer argument: None stands for null."""
 
     buffer: Buffer | None
-    rows: Rows | None = None  # what the call says of a gathered argument, or RING
+    rows: Rows | None = None  # what the call says of a gathered argument, ROW, or RING
     span: Span = NOWHERE
     passing: Axis | None = None  # of a ring: the rows that pass through it
+    peers: tuple[Buffer, ...] = ()  # of an argument over all ranks: each one's, the first included
 
     @property
     def seen(self) -> Buffer | None:
@@ -425,6 +476,10 @@ class Argument:
             return self.buffer
         shape = (self.passing.extent, *self.buffer.shape[1:])
         return replace(self.buffer, shape=shape, per_count=self.passing.per_count)
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return self.peers or (() if self.buffer is None else (self.buffer,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,9 +515,13 @@ class Call:
     def touched(self, args: Mapping[str, Argument]) -> Iterator[Access]:
         for name, mode, rows in self.accesses:
             argument = args[name]
-            assert argument.buffer is not None
-            region = Region(argument.buffer.name, 0, argument.buffer.nbytes)
-            yield Access(name, region, mode, rows, argument.span)
+            for peer, buffer in enumerate(argument.buffers):
+                region = Region(buffer.name, 0, buffer.nbytes)
+                if rows.kind is RowsKind.ROW:
+                    start = rows.factor * buffer.row_nbytes
+                    region = Region(buffer.name, start, start + buffer.row_nbytes)
+                is_one = not argument.peers
+                yield Access(name, region, mode, rows, argument.span, None if is_one else peer)
 
 
 @dataclass(slots=True)
@@ -515,6 +574,7 @@ def bind(
     A ``SpecError`` names every mistake, each at its argument. ``spans`` are the places of options
     and scalars by name. Calls that are alike, as in each iteration of a repeat, are checked once.
     """
+    scalars = {**scalars, **dict(named_rows(contract, args, scalars))}
     calls, key = contract._calls, likeness(args, options, scalars, device)
     known = calls.get(key)
     if known is None:
@@ -525,6 +585,17 @@ def bind(
     return known.bound(args)
 
 
+def named_rows(
+    contract: Contract, args: Mapping[str, Argument], scalars: Mapping[str, int | float]
+) -> Iterator[tuple[str, int]]:
+    """The scalars that follow from the rows that a call names."""
+    for name, spec in contract.args.items():
+        rows = args[name].rows if name in args else None
+        if rows is None or rows.kind is not RowsKind.ROW or spec.rows.scalar in (None, *scalars):
+            continue
+        yield str(spec.rows.scalar), rows.factor
+
+
 def likeness(
     args: Mapping[str, Argument],
     options: Mapping[str, int | str | bool],
@@ -532,18 +603,22 @@ def likeness(
     device: str | None,
 ) -> Hashable:
     """All that the checks of a call look at, but for places and names."""
-    given = [each.buffer for each in args.values() if each.buffer is not None]
+    given = [buffer for each in args.values() for buffer in each.buffers]
     arguments = tuple(
         (
             name,
             each.rows,
             each.passing,
-            each.buffer
-            and (
-                each.buffer.dtype,
-                each.buffer.shape,
-                each.buffer.per_count,
-                memory_of(each.buffer, device),
+            len(each.peers),
+            frozenset(
+                (
+                    buffer.dtype,
+                    buffer.shape,
+                    buffer.per_count,
+                    buffer.role is Role.STATUS,
+                    memory_of(buffer, device),
+                )
+                for buffer in each.buffers
             ),
         )
         for name, each in args.items()
@@ -591,6 +666,10 @@ def checked_call(
     scalars: Mapping[str, int | float],
 ) -> Call:
     contract = call.contract
+    for name, spec, argument, _ in call.given():
+        check_peers(call, name, spec, argument)
+    if call.mistakes:
+        raise SpecError(call.mistakes)
     check_names(call, options, scalars)
     for name, spec, argument, buffer in call.given():
         check_buffer(call, name, spec, argument, buffer)
@@ -606,7 +685,7 @@ def checked_call(
         raise SpecError(call.mistakes)
     axis = axis_of(call)
     accesses = tuple(
-        (name, Mode(spec.access), rows_of(call, axis, name, spec, argument, buffer))
+        (name, Mode(spec.access), rows_of(call, axis, name, spec, argument, buffer, scalars))
         for name, spec, argument, buffer in call.given()
     )
     if call.mistakes:
@@ -725,6 +804,29 @@ def check_scalar(call: Checked, name: str, scalars: Mapping[str, int | float]) -
     call.mistake("bad-scalar", text, span)
 
 
+def check_peers(call: Checked, name: str, spec: ArgumentSpec, argument: Argument) -> None:
+    """An argument is over all ranks for the contract and for the call, or for neither."""
+    first = argument.buffers[0]
+    if argument.peers and spec.peers is None:
+        text = f"{call.argument(name)} is one buffer, not those of all ranks"
+        hint = f"write {name}: {first.name.rpartition('/')[2]}"
+        call.mistake("bad-peers", text, argument.span, hint=hint)
+    elif spec.peers is not None and not argument.peers:
+        text = f"{call.argument(name)} is over the buffers of all ranks"
+        hint = f"write {name}: {{peers: {first.name.rpartition('/')[2]}}}"
+        call.mistake("bad-peers", text, argument.span, hint=hint)
+    for each in argument.peers:
+        if (each.dtype, each.shape, each.per_count) != (first.dtype, first.shape, first.per_count):
+            text = (
+                f"{call.argument(name)} is over buffers that are alike, but '{first.name}' is "
+                f"{first.dtype} {list(first.shape)} and '{each.name}' is {each.dtype} "
+                f"{list(each.shape)}"
+            )
+            notes = [Note(f"'{each.name}' is declared here", each.span)]
+            call.mistake("wrong-shape", text, argument.span, *notes)
+            return
+
+
 def check_buffer(
     call: Checked, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
 ) -> None:
@@ -734,8 +836,12 @@ def check_buffer(
         wanted = " or ".join(spec.dtype)
         text = f"{call.argument(name)} is {wanted}; '{buffer.name}' is {buffer.dtype}"
         call.mistake("wrong-dtype", text, argument.span, *notes)
-    memory = memory_of(buffer, call.device)
-    if memory not in spec.memory:
+    if spec.faults and buffer.role is not Role.STATUS:
+        text = f"{call.argument(name)} tells of faults; '{buffer.name}' is {buffer.role.value}"
+        call.mistake("bad-role", text, argument.span, *notes, hint="give it the role status")
+    for memory in dict.fromkeys(memory_of(each, call.device) for each in argument.buffers):
+        if memory in spec.memory:
+            continue
         where = {"mapped": "mapped host memory", "peer": f"on '{buffer.device}'"}.get(
             memory, "on its device"
         )
@@ -756,6 +862,9 @@ def memory_of(buffer: Buffer, device: str | None) -> str:
 def unify(call: Checked) -> None:
     """Fix the symbols from plain entries, then compare the entries that are expressions."""
     for name, spec, argument, buffer in call.given():
+        if spec.peers is not None and argument.peers:
+            ranks = len(argument.peers)
+            fix(call, spec.peers, Extent(ranks, name, OVER_RANKS, argument.span))
         if not has_rank(spec, buffer):
             shape = ", ".join(str(each) for each in spec.shape)
             dims = list(buffer.shape)
@@ -815,6 +924,8 @@ def mismatch(
     call: Checked, symbol: str, found: Extent, first: Extent, value: str, expected: str
 ) -> None:
     where = f"dimension {found.dim} of '{buffer_name(call, found)}'"
+    if found.dim == OVER_RANKS:
+        where = "its number of ranks"
     call.mistake(
         "wrong-shape",
         f"'{symbol}' of kernel '{call.contract.name}' is {value} in argument "
@@ -865,18 +976,17 @@ def compare(call: Checked, dim: int | str, found: Extent) -> None:
 
 def check_aliases(call: Checked) -> None:
     """Bytes that two arguments share would hide an access of the kernel to itself."""
-    seen: list[tuple[str, ArgumentSpec, Argument, Buffer]] = []
+    seen: dict[str, list[tuple[str, ArgumentSpec, Argument, Buffer]]] = {}  # by their memory
     for name, spec, argument, _ in call.given():
-        assert argument.buffer is not None
-        for first, other, given, buffer in seen:
-            if spec.access == other.access == "read" or not share_bytes(buffer, argument.buffer):
+        for buffer in argument.buffers:
+            before = seen.get(place_of(buffer)[0], [])
+            clash = next((each for each in before if do_clash(each, name, spec, buffer)), None)
+            if clash is None:
                 continue
-            what = f"'{buffer.name}' is both '{name}' and '{first}'"
-            if buffer.name != argument.buffer.name:
-                what = (
-                    f"'{argument.buffer.name}' ('{name}') and '{buffer.name}' ('{first}') "
-                    "share bytes"
-                )
+            first, _, given, other = clash
+            what = f"'{other.name}' is both '{name}' and '{first}'"
+            if other.name != buffer.name:
+                what = f"'{buffer.name}' ('{name}') and '{other.name}' ('{first}') share bytes"
             call.mistake(
                 "aliased-argument",
                 f"{what}, and one of them is written",
@@ -884,7 +994,19 @@ def check_aliases(call: Checked) -> None:
                 Note("given here first", given.span),
             )
             break
-        seen.append((name, spec, argument, argument.buffer))
+        for buffer in argument.buffers:
+            seen.setdefault(place_of(buffer)[0], []).append((name, spec, argument, buffer))
+
+
+def do_clash(
+    before: tuple[str, ArgumentSpec, Argument, Buffer],
+    name: str,
+    spec: ArgumentSpec,
+    buffer: Buffer,
+) -> bool:
+    first, other, _, known = before
+    is_read = spec.access == other.access == "read"
+    return first != name and not is_read and share_bytes(known, buffer)
 
 
 def axis_of(call: Checked) -> Axis:
@@ -906,8 +1028,16 @@ def axis_of(call: Checked) -> Axis:
 
 
 def rows_of(
-    call: Checked, axis: Axis, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
+    call: Checked,
+    axis: Axis,
+    name: str,
+    spec: ArgumentSpec,
+    argument: Argument,
+    buffer: Buffer,
+    scalars: Mapping[str, int | float],
 ) -> Rows:
+    if spec.rows.scalar is not None:
+        return row_of(call, name, spec.rows.scalar, argument, buffer, scalars)
     if argument.rows is not None and argument.passing is None:
         if spec.rows.kind != "gather":
             text = (
@@ -925,3 +1055,29 @@ def rows_of(
         )
         call.mistake("bad-rows", text, argument.span)
     return argument.rows or Rows(RowsKind.SPLIT, factor)
+
+
+def row_of(
+    call: Checked,
+    name: str,
+    scalar: str,
+    argument: Argument,
+    buffer: Buffer,
+    scalars: Mapping[str, int | float],
+) -> Rows:
+    """The single row that a scalar names, which the kernel sees as well."""
+    row = int(scalars[scalar])
+    text = None
+    if argument.rows is not None and argument.rows.kind is not RowsKind.ROW:
+        text = f"{call.argument(name)} is a single row, that of its scalar '{scalar}'"
+    elif argument.rows is not None and argument.rows.factor != row:
+        text = f"{call.argument(name)} is row {row}, for scalar '{scalar}' is {row}, not "
+        text += f"{argument.rows.factor}"
+    elif buffer.per_count:
+        text = f"{call.argument(name)} is a single row, but those of '{buffer.name}' are counted"
+    elif not 0 <= row < buffer.rows:
+        text = f"{call.argument(name)} is row {row}, but '{buffer.name}' has {buffer.rows} rows"
+    if text is not None:
+        call.mistake("bad-rows", text, argument.span)
+        return ALL
+    return Rows(RowsKind.ROW, row)

@@ -3,7 +3,7 @@
 A template is Jinja, rendered strictly: a name that is not defined is a mistake. It sees the symbols
 (except the split axis and what follows the count: a kernel serves any number of rows), the options,
 ``dtype`` (of given arguments) and ``ctype`` by argument, ``arch``, and what every kernel has:
-``entry``, ``params``, ``bounds``.
+``entry``, ``params``, ``bounds``, ``guard``.
 ``reject(message)`` refuses a combination that the template cannot serve.
 
 The source carries ``#line`` directives that name the template of what follows, those of included
@@ -62,6 +62,14 @@ BOUNDS = (
     "const long long hi = graphc_rows * (graphc_unit * graphc_hi / graphc_den);",
 )
 
+# One pointer for each rank, by value; the compiler reads them from the constants of the launch.
+PEERS = (
+    "template <typename T, int N> struct Peers { T* at[N];"
+    " __device__ __forceinline__ T* operator[](int rank) const { return at[rank]; } };\n"
+)
+GUARD_PARAMETER = "const unsigned int* graphc_guard"
+GUARD = "if (graphc_guard && *(const volatile unsigned int*)graphc_guard) return;"
+
 # In data of the template each end of a line is preceded by its file and number between these.
 OPEN, CLOSE = "\ue000", "\ue001"
 MARK = re.compile(f"{OPEN}([^{CLOSE}]*):([0-9]+){CLOSE}")
@@ -103,8 +111,16 @@ def image(contract: Contract, kernel: Kernel, dtypes: Mapping[str, str], arch: i
         cluster=tuple(map(str, contract.launch.cluster)),
         is_cooperative=contract.launch.cooperative,
     )
+    tables = {
+        name: ranks_of(contract, name, kernel)
+        for name, each in contract.args.items()
+        if each.peers is not None
+    }
+    faults = {name: each.faults for name, each in contract.args.items() if each.faults}
+    more = tuple(each for each in (tables, faults, contract.guarded) if each)
+    known = bare(source), *astuple(launch), *ready(cubins, entry), *more
     return KernelImage(
-        key=f"{contract.name}-{digest(bare(source), *astuple(launch), *ready(cubins, entry))[:8]}",
+        key=f"{contract.name}-{digest(*known)[:8]}",
         template=contract.name,
         entry=entry,
         source=source,
@@ -114,7 +130,15 @@ def image(contract: Contract, kernel: Kernel, dtypes: Mapping[str, str], arch: i
         min_capability=contract.min_capability,
         reference=contract.reference,
         cubins=cubins,
+        tables=tables,
+        is_guarded=contract.guarded,
+        faults=faults,
     )
+
+
+def ranks_of(contract: Contract, argument: str, kernel: Kernel) -> int:
+    """The entries of a table of pointers: one even where nothing is given for it."""
+    return max(1, int(kernel.symbols[str(contract.args[argument].peers)]))
 
 
 def ready(cubins: Mapping[str, str], entry: str) -> tuple[object, ...]:
@@ -137,7 +161,12 @@ def render(contract: Contract, kernel: Kernel, dtypes: Mapping[str, str], arch: 
         ) from None
     except (TemplateError, TypeError, ValueError, ArithmeticError) as problem:
         raise refused(contract, str(problem), failing_line(problem, path)) from None
-    return with_directives(text)
+    source = with_directives(text)
+    if contract.guarded and source.count("graphc_guard") < 2:
+        text = "it is guarded, but never looks: write {{ guard }} where it begins"
+        raise refused(contract, text, Span(str(path), 1, 1))
+    has_tables = any(each.peers is not None for each in contract.args.values())
+    return PEERS + source if has_tables else source
 
 
 def context(
@@ -153,19 +182,25 @@ def context(
         "ctype": {name: dtype(each).ctype for name, each in known.items()},
         "arch": arch,
         "entry": contract.name,
-        "params": parameters(contract, known),
+        "params": parameters(contract, kernel, known),
         "bounds": "\n  ".join(BOUNDS),
+        "guard": GUARD if contract.guarded else "",
         "reject": reject,
     }
 
 
-def parameters(contract: Contract, dtypes: Mapping[str, str]) -> str:
-    pointers = [
-        f"{'const ' if each.access == 'read' else ''}{dtype(dtypes[name]).ctype}* {name}"
-        for name, each in contract.args.items()
-    ]
+def parameters(contract: Contract, kernel: Kernel, dtypes: Mapping[str, str]) -> str:
+    pointers = []
+    for name, each in contract.args.items():
+        element = f"{'const ' if each.access == 'read' else ''}{dtype(dtypes[name]).ctype}"
+        if each.peers is None:
+            pointers.append(f"{element}* {name}")
+        else:
+            ranks = ranks_of(contract, name, kernel)
+            pointers.append(f"const __grid_constant__ Peers<{element}, {ranks}> {name}")
     scalars = [f"{dtype(kind).ctype} {name}" for name, kind in contract.scalars.items()]
-    return ", ".join([*pointers, *scalars, *PIECE_PARAMETERS])
+    guards = [GUARD_PARAMETER] if contract.guarded else []
+    return ", ".join([*pointers, *scalars, *PIECE_PARAMETERS, *guards])
 
 
 def reject(message: str) -> NoReturn:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from graphc.ir import Op, Program, Transfer
-from graphc.plan import Requirement
+from graphc.ir import MAPPED, Op, Program, Transfer
+from graphc.plan import Need, Requirement
 from graphc.routes import RouteSpec
 from graphc.text.diagnostics import error
 from graphc.text.suggest import did_you_mean
@@ -50,13 +50,26 @@ def chosen_routes(program: Program) -> dict[str, str]:
 
 
 def requirements(program: Program, routes: Mapping[str, RouteSpec]) -> tuple[Requirement, ...]:
-    """What the chosen routes ask of the machine, for each pair of devices and direction."""
+    """What the chosen routes, and kernels that touch other devices' memory, ask of the machine."""
     asked = {
         Requirement(need, source_device(op, program), target_device(op, program))
         for op in program
         if isinstance(op.work, Transfer)
         for need in routes[op.work.route].requires
     }
+    reached = {
+        (op.device, program.buffers[access.region.buffer].device, access.mode)
+        for op in program
+        if not isinstance(op.work, Transfer)
+        for access in op.accesses
+    }
+    for device, other, mode in reached:
+        if other in (device, MAPPED):
+            continue
+        if mode.is_read:
+            asked.add(Requirement(Need.PEER_READ, other, device))
+        if mode.is_write:
+            asked.add(Requirement(Need.PEER_WRITE, device, other))
     return tuple(sorted(asked))
 
 

@@ -2,10 +2,10 @@
 
 One mechanism serves all accesses. Every buffer has an interval map, and each of its cells keeps
 the top two *layers* of accesses. Accesses commute, and so share a layer, exactly if they have the
-same key: all reads; the pieces and ranks of one op that ``scatter`` by the same argument; calls of one
-kernel, alike but for their buffers, that ``accumulate`` on an exact type. Every other write has a
-key of its own. A new access with the key of the top layer joins it and waits
-for all of the layer below; any other starts a new layer and waits for all of the top one.
+same key: all reads; the pieces and ranks of one op that ``scatter`` by the same argument; calls of
+one kernel, alike but for their buffers, that ``accumulate`` on an exact type. Every other write has
+a key of its own. A new access with the key of the top layer joins it and waits for all of the layer
+below; any other starts a new layer and waits for all of the top one.
 
 Only the nearest dependency is recorded; what follows from it by transitivity is not. Where several
 operations wait for the same set, the order goes through a join, so that the number of edges stays
@@ -112,7 +112,7 @@ class Orders:
             before[other] = before.get(other, 0) | hazards
 
     def settle(self, ops: Sequence[Op]) -> list[Through]:
-        """Put a join wherever it saves edges: between the pieces or ranks of an op and their users."""
+        """Put a join wherever it saves edges: between the parts of an op and their users."""
         fans: dict[frozenset[int], list[int]] = {}
         for op, found in enumerate(self.before):
             if len(found) < SEVERAL:

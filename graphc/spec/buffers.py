@@ -7,6 +7,7 @@ repeat and used outside of it carries over from iteration to iteration, so it ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from graphc.dtypes import DTYPES
@@ -14,7 +15,7 @@ from graphc.ir import MAPPED, Buffer, Role
 from graphc.spec.expand import NAME, Declared, Draft, Round, Use
 from graphc.spec.faults import Faults
 from graphc.spec.values import holds
-from graphc.text.diagnostics import Diagnostic, Note, SpecError, error
+from graphc.text.diagnostics import Diagnostic, Note, Span, SpecError, error
 from graphc.text.expr import evaluate_count, evaluate_word, factor_of, mentions
 from graphc.text.suggest import did_you_mean
 
@@ -37,21 +38,42 @@ class Buffers:
         users: dict[Declared, list[tuple[Draft, Use]]] = {}
         for draft in drafts:
             for use in draft.uses.values():
-                with self.faults.collecting():
-                    declared = use.declared
-                    while declared is not None:
-                        users.setdefault(declared, []).append((draft, use))
-                        declared = base_of(declared)
+                for each in use.all_declared:
+                    self.note_user(each, draft, use, users)
         for declared, found in users.items():
             if declared.spec.role is None and declared.spec.each is None:
                 with self.faults.collecting():
                     self.depths[declared] = owner_depth(declared, found)
 
+    def note_user(
+        self,
+        declared: Declared | None,
+        draft: Draft,
+        use: Use,
+        users: dict[Declared, list[tuple[Draft, Use]]],
+    ) -> None:
+        with self.faults.collecting():
+            while declared is not None:
+                users.setdefault(declared, []).append((draft, use))
+                declared = base_of(declared)
+
     def of(self, use: Use, draft: Draft) -> Buffer | None:
         """The buffer that an op means; None if it is left out at these values."""
         assert use.declared is not None
+        return self.checked(use.declared, draft)
+
+    def peers(self, use: Use, draft: Draft) -> tuple[Buffer, ...]:
+        """The buffers of all ranks that an op means; none if they are left out at these values."""
+        found = [self.checked(each, draft) for each in use.peers]
+        known = tuple(each for each in found if each is not None)
+        if known and len(known) < len(found):
+            text = f"'{use.peers[found.index(None)].name}' is left out on rank {found.index(None)}"
+            raise error("bad-peers", f"{text}, but not on all", use.span)
+        return known
+
+    def checked(self, declared: Declared, draft: Draft) -> Buffer | None:
         try:
-            return self.instance(use.declared, draft)
+            return self.instance(declared, draft)
         except SpecError as problem:
             # Said once where it is declared; the op that uses it cannot be bound.
             self.faults.add(*problem.diagnostics)
@@ -59,7 +81,7 @@ class Buffers:
 
     def instance(self, declared: Declared, draft: Draft | None) -> Buffer | None:
         rounds = self.rounds(declared, draft)
-        name = (rounds[-1].prefix if rounds else declared.prefix) + declared.name
+        name = (on_rank(rounds[-1], draft, declared) if rounds else declared.prefix) + declared.name
         if name in self.made:
             return self.made[name]
         if name in self.absent:
@@ -67,7 +89,7 @@ class Buffers:
         if name in self.failed:
             raise SpecError([])
         if declared in self.alike:
-            self.made[name] = renamed(self.alike[declared], name)
+            self.made[name] = replace(self.alike[declared], name=name)
             return self.made[name]
         self.failed.add(name)  # until it is made
         scope = {**declared.scope, **{each.index: each.value for each in rounds}}
@@ -130,8 +152,12 @@ class Buffers:
             factor_of(shape[0]) if shape else 0,
             role,
             spec.optional,
+            is_symmetric=spec.symmetric,
             span=at.key,
         )
+        if spec.symmetric and declared.rank is None:
+            text = f"'{declared.name}' is symmetric, but this spec has no ranks"
+            raise error("bad-peers", text, at["symmetric"].key)
         if buffer.nbytes > MOST_BYTES:
             text = f"'{declared.name}' would have {buffer.nbytes} bytes"
             raise error("bad-shape", text, at["shape"].span)
@@ -141,7 +167,12 @@ class Buffers:
 
     def device(self, declared: Declared, scope: Mapping[str, Any]) -> str:
         spec, at = declared.spec, declared.site
-        if (spec.device is None) == (spec.memory is None):
+        if declared.rank is not None:
+            if spec.device is not None:
+                raise placed_by_rank(declared.name, at["device"].key)
+            if spec.memory is None:
+                return declared.rank.device
+        elif (spec.device is None) == (spec.memory is None):
             text = f"'{declared.name}' is either on a device or in mapped memory"
             raise error("missing-field", text, at.key, hint="write device: NAME or memory: mapped")
         if spec.device is None:
@@ -206,15 +237,11 @@ class Buffers:
             text = f"the rows of '{which}' follow the count '{self.count_name}'"
             hint = "bytes that shift with the count cannot be laid over each other"
             raise error("bad-overlay", text, at.key, notes=notes, hint=hint)
+        if buffer.is_symmetric and not found.is_symmetric:
+            text = f"'{declared.name}' is symmetric, but '{found.name}', in which it lies, is not"
+            raise error("bad-overlay", text, declared.site["symmetric"].key, notes=notes)
         root, start = found.overlay or (found.name, 0)
-        return Buffer(
-            buffer.name,
-            buffer.device,
-            buffer.dtype,
-            buffer.shape,
-            overlay=(root, start + offset),
-            span=buffer.span,
-        )
+        return replace(buffer, overlay=(root, start + offset))
 
     def make_unused(self, names: Mapping[str, Declared | None], indices: set[str]) -> None:
         """Buffers that no op names: they are checked, and those with a role exist."""
@@ -224,15 +251,7 @@ class Buffers:
             if self.is_made(declared):
                 continue
             scope = {**dict.fromkeys(indices, 0), **declared.scope}
-            probe = Declared(
-                declared.name,
-                declared.spec,
-                declared.site,
-                declared.prefix,
-                declared.depth,
-                scope,
-                declared.siblings,
-            )
+            probe = replace(declared, scope=scope)
             with self.faults.collecting():
                 self.instance(probe, None)
 
@@ -240,18 +259,16 @@ class Buffers:
         return declared.prefix + declared.name in self.made
 
 
-def renamed(buffer: Buffer, name: str) -> Buffer:
-    """The buffer, which is no overlay, under another name."""
-    return Buffer(
-        name,
-        buffer.device,
-        buffer.dtype,
-        buffer.shape,
-        buffer.per_count,
-        buffer.role,
-        buffer.is_optional,
-        span=buffer.span,
-    )
+def on_rank(last: Round, draft: Draft | None, declared: Declared) -> str:
+    """What the names of an iteration begin with on the buffer's rank, which may not be the op's."""
+    if declared.rank is None or draft is None or draft.context.rank is None:
+        return last.prefix
+    return declared.rank.prefix + last.prefix.removeprefix(draft.context.rank.prefix)
+
+
+def placed_by_rank(name: str, span: Span) -> SpecError:
+    text = f"'{name}' is on the device of its rank: it has no device of its own"
+    return error("bad-rank", text, span, hint="ranks are placed by devices: {ranks: ...}")
 
 
 def base_of(declared: Declared) -> Declared | None:

@@ -1,10 +1,14 @@
-"""Spec + values -> Program: everything evaluated, repeats unrolled, kernels bound to contracts.
+"""Spec + values -> Programs: everything evaluated, repeats unrolled, kernels bound to contracts.
 
 1. Values are set and checked (``values``), ops are unrolled and named (``expand``).
 2. Buffers are made. Scratch belongs to the innermost repeat that holds all of its users and exists
    once an iteration, ``each: layer`` once for each value of that index, all else once.
 3. Each op is bound and placed as the schedule says.
-4. A read of bytes that nothing has written is refused, and an output that nothing writes.
+4. Each entry becomes a program of its own, of the ops of its groups.
+5. A read of bytes that nothing has written is refused, and an output that nothing writes.
+
+Where there are ranks, every buffer and every op exists once a rank, and an op's twins on all ranks
+stand together: op by op, then rank.
 
 Regions are whole buffers; transfers are still transfers.
 """
@@ -26,9 +30,11 @@ from graphc.ir import (
     Access,
     Axis,
     Buffer,
+    Division,
     Emit,
     Extern,
     Fill,
+    LaunchContract,
     Mode,
     Op,
     Program,
@@ -37,18 +43,21 @@ from graphc.ir import (
     RowsKind,
     Schedule,
     Settings,
+    Signalling,
     Transfer,
     Work,
 )
 from graphc.kernels.contract import Argument, Catalog, bind, share_bytes
 from graphc.regions import Region
 from graphc.routes import RouteSpec
-from graphc.spec.buffers import Buffers
-from graphc.spec.expand import NAME, Context, Declared, Draft, Expander, Use
+from graphc.spec.buffers import Buffers, placed_by_rank
+from graphc.spec.entries import Entries, entries_of, groups_of
+from graphc.spec.expand import NAME, Draft, Expander, Use
 from graphc.spec.faults import Faults
 from graphc.spec.flow import check_flow
 from graphc.spec.handwritten import build_handwritten
 from graphc.spec.model import (
+    GLOBALS,
     ExternOpSpec,
     FillOpSpec,
     HandSpec,
@@ -69,6 +78,7 @@ from graphc.spec.placement import (
     entry_of,
     placed,
 )
+from graphc.spec.ranks import device_names, ranks_of
 from graphc.spec.values import (
     Given,
     ScheduleInForce,
@@ -95,9 +105,14 @@ class Built:
     name: str
     params: dict[str, Any]
     settings: Settings
-    program: Program | None = None
+    programs: tuple[Program, ...] = ()  # one for each entry; the first is what is launched
     schedule: Schedule | None = None
     phases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # phase -> ops, uncut
+    sequence: tuple[str, ...] = ()  # the first entry, behind those that come before it
+
+    @property
+    def program(self) -> Program | None:
+        return self.programs[0] if self.programs else None
 
 
 def build(
@@ -129,10 +144,17 @@ def build(
     found = values_of(spec, {**own, **of_params}, preset, faults)
     in_force = schedule_in_force(spec, base, of_schedule, faults)
     builder = Builder(spec, found, in_force, catalog, routes, faults)
-    program = builder.program()
+    programs = builder.programs()
     settings = builder.settings()
     faults.check()
-    return Built(spec.name, found.params, settings, program=program, phases=builder.phases)
+    return Built(
+        spec.name,
+        found.params,
+        settings,
+        programs,
+        phases=builder.phases,
+        sequence=builder.entries.sequence,
+    )
 
 
 def broken_names(spec: HeadSpec) -> set[str]:
@@ -148,8 +170,16 @@ def broken_names(spec: HeadSpec) -> set[str]:
     if not isinstance(data.get("devices"), list):
         names |= set(devices_named(data))
     if spec.faults:
-        names |= set(op_names(data.get("ops")))
+        names |= set(written_ops(data))
     return names
+
+
+def written_ops(data: Any) -> Iterable[str]:
+    """The ops that a file names, in whatever group."""
+    yield from op_names(data.get("ops"))
+    groups = data.get("groups")
+    for each in groups.values() if isinstance(groups, dict) else ():
+        yield from op_names(each)
 
 
 def devices_named(data: Any) -> Iterable[str]:
@@ -169,7 +199,9 @@ def op_names(ops: Any) -> Iterable[str]:
             yield from op_names(each.get("body"))
 
 
-def check_devices(spec: HeadSpec, faults: Faults) -> None:
+def check_devices(spec: LayerSpec | HandSpec, faults: Faults) -> None:
+    if not isinstance(spec.devices, list):
+        return
     for index, name in enumerate(spec.devices):
         at = spec.site["devices"][index].span
         if not NAME.fullmatch(name) or name in (HOST, MAPPED):
@@ -198,33 +230,57 @@ class Builder:
         self.placements = schedule.spec.placements
         self.cuts: dict[str, Cut] = {}
         self.phases: dict[str, tuple[str, ...]] = {}
-        self.entries: dict[tuple[str, Site, str | None], Entry] = {}
-        self.buffers = Buffers(spec.devices, values.count_name, faults)
+        self.placed_as: dict[tuple[str, Site, str | None], Entry] = {}
+        self.ranks = ranks_of(spec, values.scope, faults)
+        self.devices = self.ranks.devices or device_names(spec)
+        self.entries = Entries()
+        self.buffers = Buffers(self.devices, values.count_name, faults)
 
-    def program(self) -> Program:
+    def programs(self) -> tuple[Program, ...]:
+        """A program for each entry; the ops of all of them are made together."""
         scope = self.read_cuts()
-        names: dict[str, Declared | None] = {}
-        for name, each in self.spec.buffers.items():
-            at = self.spec.site["buffers"][name]
-            names[name] = Declared(name, each, at, "", 0, scope, names)
-        folder = Path(self.spec.site.document.file).parent
-        context = Context(scope, names, self.values.scope, folder=folder)
+        groups = groups_of(self.spec, self.faults)
+        self.entries = entries_of(self.spec, groups, self.values.scope, self.faults)
+        names = self.ranks.names(self.spec, scope)
         expander = Expander(self.catalog, self.faults)
-        with self.faults.collecting():
-            expander.expand(self.spec.ops, self.spec.site["ops"], context)
+        for context in self.ranks.contexts(self.spec, names, scope, self.values.scope):
+            for number, (specs, site, _) in enumerate(groups.values()):
+                with self.faults.collecting():
+                    expander.expand(specs, site, replace(context, place=(number,)))
+        drafts = expander.drafts
+        if self.ranks.all:  # op by op, then rank
+            drafts = sorted(drafts, key=lambda each: each.place)
         self.check_placements(expander)
         self.phases = self.read_phases(expander)
-        self.buffers.learn(expander.drafts)
-        with self.faults.collecting():
-            self.buffers.make_unused(names, indices(self.spec.ops))
-        ops = [op for draft in expander.drafts for op in self.ops_of(draft, expander)]
-        check_streams(ops, self.buffers.made, self.routes, self.schedule.site, self.faults)
-        program = self.finished(ops)
-        if not self.faults.found:
-            check_flow(program, self.faults)
-        return program
+        self.buffers.learn(drafts)
+        repeats = {each for specs, _, _ in groups.values() for each in indices(specs)}
+        for each in names:
+            with self.faults.collecting():
+                self.buffers.make_unused(each, repeats)
+        ops = [(draft, op) for draft in drafts for op in self.ops_of(draft, expander)]
+        made = [op for _, op in ops]
+        check_streams(made, self.buffers.made, self.routes, self.schedule.site, self.faults)
+        of_group: dict[int, list[Op]] = {}
+        for draft, op in ops:
+            of_group.setdefault(draft.place[0], []).append(op)
+        numbers = {name: number for number, name in enumerate(groups)}
+        programs = tuple(
+            self.finished(name, [op for each in used for op in of_group.get(numbers[each], ())])
+            for name, used in self.entries.groups.items()
+        )
+        self.check_entries(programs)
+        return programs
 
-    def finished(self, ops: list[Op]) -> Program:
+    def check_entries(self, programs: tuple[Program, ...]) -> None:
+        if self.faults.found:
+            return
+        for program in programs:
+            if not program.ops and self.spec.entries:
+                at = self.spec.site["entries"][program.entry].key
+                self.faults.mistake("empty-entry", f"entry '{program.entry}' has no ops", at)
+        check_flow(programs, self.faults)
+
+    def finished(self, entry: str, ops: list[Op]) -> Program:
         used = {each.region.buffer for op in ops for each in op.accesses}
         bases = {each.overlay[0] for each in self.buffers.made.values() if each.overlay}
         kept = {
@@ -235,12 +291,14 @@ class Builder:
         capacity = self.values.capacity
         return Program(
             self.spec.name,
-            tuple(self.spec.devices),
+            self.devices,
             kept,
             tuple(ops),
             capacity,
             max(capacity, 1) if capacity is not None else 1,
             self.values.count_name,
+            entry,
+            self.ranks.placed,
         )
 
     def read_cuts(self) -> dict[str, Any]:
@@ -266,11 +324,11 @@ class Builder:
 
     def check_placements(self, expander: Expander) -> None:
         # An op may be written and yet not be there: the count of its repeat was at fault.
-        written = {*op_names(self.spec.site.document.data.get("ops"))}
+        written = {*written_ops(self.spec.site.document.data)}
         for name in self.placements:
             if name not in expander.keys and name not in written:
                 at = self.schedule.site[name].key
-                hint = did_you_mean(name, (*expander.keys, "cuts", "emit", "memory", "units"))
+                hint = did_you_mean(name, (*expander.keys, *GLOBALS))
                 self.faults.mistake("unknown-op", f"'{name}' is no op of this spec", at, hint=hint)
 
     def read_phases(self, expander: Expander) -> dict[str, tuple[str, ...]]:
@@ -278,7 +336,7 @@ class Builder:
         names: dict[str, list[str]] = {}
         for draft in expander.drafts:
             names.setdefault(draft.key, []).append(draft.name)
-        written = {*expander.keys, *op_names(self.spec.site.document.data.get("ops"))}
+        written = {*expander.keys, *written_ops(self.spec.site.document.data)}
         first: dict[str, Span] = {}
         for phase, keys in self.spec.phases.items():
             site = self.spec.site["phases"][phase]
@@ -321,11 +379,17 @@ class Builder:
             return self.fill_op(draft, spec, site["fill"])
         return self.extern_op(draft, spec, site)
 
-    def device(self, word: str, at: Site, draft: Draft) -> str:
+    def device(self, word: str | None, at: Site, draft: Draft) -> str:
+        if draft.context.rank is not None:
+            if word is not None:
+                raise placed_by_rank(draft.key, at.key)
+            return draft.context.rank.device
+        if word is None:
+            raise error("missing-field", "this needs a field 'device'", draft.site.key)
         name = evaluate_word(word, draft.context.scope, at.span)
-        if name not in self.spec.devices:
-            hint = did_you_mean(str(name), self.spec.devices)
-            hint = hint or f"the devices are {', '.join(self.spec.devices)}"
+        if name not in self.devices:
+            hint = did_you_mean(str(name), self.devices)
+            hint = hint or f"the devices are {', '.join(self.devices)}"
             raise error("unknown-device", f"unknown device '{name}'", at.span, hint=hint)
         return str(name)
 
@@ -334,9 +398,14 @@ class Builder:
         device = self.device(spec.device, site["device"], draft)
         args: dict[str, Argument] = {}
         for name, use in draft.uses.items():
-            buffer = self.buffers.of(use, draft) if use.declared else None
+            peers = self.buffers.peers(use, draft) if use.peers else ()
+            buffer = peers[0] if peers else None
+            if use.declared and not use.peers:
+                buffer = self.buffers.of(use, draft)
             rows = self.blocks(use, buffer, site["args"][name]) if use.blocks else None
-            args[name] = Argument(buffer, rows, use.span)
+            if use.row is not None:
+                rows = Rows(RowsKind.ROW, use.row)
+            args[name] = Argument(buffer, rows, use.span, peers=peers)
             self.check_optional(name, use, buffer, draft)
         options, spans = self.options(spec, site["options"], draft)
         bound = bind(
@@ -564,7 +633,8 @@ class Builder:
     def op(
         self, draft: Draft, device: str, work: Work, accesses: tuple[Access, ...], axis: Axis
     ) -> Op:
-        return Op(draft.name, draft.name, device, work, accesses, axis, span=draft.span)
+        name, family = draft.name, draft.family
+        return Op(name, name, device, work, accesses, axis, span=draft.span, family=family)
 
     def placed(self, op: Op, draft: Draft, expander: Expander) -> Op:
         """The op with its entry of the schedule."""
@@ -598,12 +668,12 @@ class Builder:
     ) -> Entry:
         """What the schedule says, evaluated once if it is the same in all iterations."""
         key = draft.key, draft.site, cut.name if cut else None
-        if key in self.entries:
-            return self.entries[key]
+        if key in self.placed_as:
+            return self.placed_as[key]
         root = draft.context.root
         entry = entry_of(op, spec, site, root, cut, self.routes, self.faults)
-        if not mentions(spec, [each.index for each in draft.context.rounds]):
-            self.entries[key] = entry
+        if not mentions(spec, draft.context.indices):
+            self.placed_as[key] = entry
         return entry
 
     def check_piece_rows(self, op: Op, draft: Draft, site: Site, cut: Cut | None) -> None:
@@ -626,11 +696,13 @@ class Builder:
 
     def settings(self) -> Settings:
         spec, site = self.schedule.spec, self.schedule.site
-        chosen: dict[str, Any] = {"emit": "capture", "memory": "concurrent", "max_streams": 4}
+        chosen: dict[str, Any] = {"max_streams": 4}
         choices = {
             "emit": tuple(each.value for each in Emit),
             "memory": ("concurrent", "tight"),
-            "units": ("one",),
+            "units": tuple(each.value for each in Division),
+            "sync": tuple(each.value for each in Signalling),
+            "launch": tuple(each.value for each in LaunchContract),
         }
         for name, known in choices.items():
             with self.faults.collecting():
@@ -646,8 +718,21 @@ class Builder:
             chosen["max_streams"] = int(evaluate_count(spec.max_streams, self.values.scope, span))
             if chosen["max_streams"] < 1:
                 raise error("bad-value", "'max_streams' must be at least 1", span)
-        emit, memory = Emit(chosen["emit"]), str(chosen["memory"])
-        return Settings(emit=emit, memory=memory, max_streams=chosen["max_streams"])
+        if chosen["units"] == "rank" and self.spec.ranks is None:
+            text = "'units' cannot be rank: this spec has no ranks"
+            self.faults.mistake("bad-value", text, site["units"].span)
+        if chosen["sync"] == "memops" and chosen["launch"] == "free":
+            text = "'sync' cannot be memops where 'launch' is free: its flags are used up"
+            hint = "a unit may be a replay ahead of another: use sync: flags"
+            self.faults.mistake("bad-value", text, site["sync"].span, hint=hint)
+        return Settings(
+            emit=Emit(chosen["emit"]),
+            memory=str(chosen["memory"]),
+            max_streams=chosen["max_streams"],
+            units=Division(chosen["units"]),
+            sync=Signalling(chosen["sync"]),
+            launch=LaunchContract(chosen["launch"]),
+        )
 
 
 def whole(buffer: Buffer) -> Region:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,6 +23,7 @@ from graphc.spec.model import (
     KernelOpSpec,
     OpsFileSpec,
     OpSpec,
+    PeersSpec,
     RepeatSpec,
     TransferOpSpec,
     UseSpec,
@@ -40,6 +41,16 @@ MOST_OPS = 200_000
 DEEPEST_USE = 8
 
 RunnableSpec: TypeAlias = KernelOpSpec | TransferOpSpec | FillOpSpec | ExternOpSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One of the equal participants: its number, what its names begin with, where it is."""
+
+    number: int
+    name: str  # what expressions call its number
+    prefix: str  # "rank.3/"
+    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,7 @@ class Declared:
     depth: int  # how many rounds enclose the declaration
     scope: Mapping[str, Any]
     siblings: Mapping[str, Declared | None]
+    rank: Rank | None = None
 
 
 Names: TypeAlias = Mapping[str, Declared | None]
@@ -81,20 +93,35 @@ class Context:
     notes: tuple[Note, ...] = ()  # how a used file came in
     folder: Path = Path()
     uses: tuple[str, ...] = ()
+    rank: Rank | None = None
+    peers: tuple[Names, ...] = ()  # the spec's own buffers on each rank
+    place: tuple[int, ...] = ()  # where in the program: the same for the twins of all ranks
 
     @property
     def repeats(self) -> tuple[str, ...]:
         return tuple(each.repeat for each in self.rounds)
 
+    @property
+    def indices(self) -> list[str]:
+        """What tells the iterations and ranks apart that an op stands in."""
+        ranks = [self.rank.name] if self.rank is not None else []
+        return [*ranks, *(each.index for each in self.rounds)]
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What an op gives for an argument: a buffer, or null."""
+    """What an op gives for an argument: a buffer, that of every rank, or null."""
 
     declared: Declared | None
     span: Span
     blocks: str | None = None
     is_written: bool = False
+    peers: tuple[Declared, ...] = ()
+    row: int | None = None
+
+    @property
+    def all_declared(self) -> tuple[Declared, ...]:
+        return self.peers or ((self.declared,) if self.declared is not None else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +137,17 @@ class Draft:
     contract: Contract | None = None
     scalars: Mapping[str, int | float] = field(default_factory=dict)
     spans: Mapping[str, Span] = field(default_factory=dict)
+    place: tuple[int, ...] = ()
 
     @property
     def span(self) -> Span:
         return self.site["name"].span
+
+    @property
+    def family(self) -> str:
+        """Its name without its rank; empty outside of SPMD specs."""
+        rank = self.context.rank
+        return "" if rank is None else self.name.removeprefix(rank.prefix)
 
 
 class Expander:
@@ -137,7 +171,7 @@ class Expander:
                 )
             self.note_key(spec, site[index], context)
             with self.faults.collecting(context.notes):
-                self.expand_one(spec, site[index], context)
+                self.expand_one(spec, site[index], replace(context, place=(*context.place, index)))
 
     def note_key(self, spec: OpSpec, site: Site, context: Context) -> None:
         if isinstance(spec, RepeatSpec | UseSpec | BrokenSpec):
@@ -171,16 +205,13 @@ class Expander:
             prefix = f"{context.prefix}{spec.index}.{index}/"
             scope = {**context.scope, spec.index: index}
             place = f"{site.document.file}:{site.path}:{context.key}"
-            inner = Context(
-                scope,
-                context.buffers,
-                {**context.root, spec.index: index},
-                prefix,
-                context.key,
-                (*context.rounds, Round(place, spec.index, index, prefix)),
-                context.notes,
-                context.folder,
-                context.uses,
+            inner = replace(
+                context,
+                scope=scope,
+                root={**context.root, spec.index: index},
+                prefix=prefix,
+                rounds=(*context.rounds, Round(place, spec.index, index, prefix)),
+                place=(*context.place, index),
             )
             self.expand(spec.body, site["body"], inner)
 
@@ -227,23 +258,25 @@ class Expander:
         names: dict[str, Declared | None] = {**buffers}
         for name, each in ops.buffers.items():
             at = root["buffers"][name]
-            names[name] = Declared(name, each, at, prefix, len(context.rounds), given, names)
-        return Context(
-            given,
-            names,
-            context.root,
-            prefix,
-            key,
-            context.rounds,
-            (note, *context.notes),
-            Path(path).parent,
-            (*context.uses, path),
+            names[name] = Declared(
+                name, each, at, prefix, len(context.rounds), given, names, context.rank
+            )
+        return replace(
+            context,
+            scope=given,
+            buffers=names,
+            prefix=prefix,
+            key=key,
+            notes=(note, *context.notes),
+            folder=Path(path).parent,
+            uses=(*context.uses, path),
         )
 
     def arguments(
         self, spec: UseSpec, site: Site, context: Context, ops: OpsFileSpec, root: Site
     ) -> tuple[dict[str, Any], dict[str, Declared | None]]:
-        given: dict[str, Any] = {}
+        rank = context.rank
+        given: dict[str, Any] = {rank.name: rank.number} if rank is not None else {}
         buffers: dict[str, Declared | None] = {}
         for name, value in spec.args.items():
             at = site["args"][name]
@@ -300,7 +333,7 @@ class Expander:
                 )
                 for argument, each in spec.extern.args.items()
             }
-        return Draft(name, key, spec, site, context, uses)
+        return Draft(name, key, spec, site, context, uses, place=context.place)
 
     def kernel_draft(
         self, name: str, key: str, spec: KernelOpSpec, site: Site, context: Context
@@ -326,7 +359,7 @@ class Expander:
         missing = [each for each in spec.args if each not in uses and each not in scalars]
         if missing:
             raise SpecError([])  # said already
-        return Draft(name, key, spec, site, context, uses, contract, scalars, spans)
+        return Draft(name, key, spec, site, context, uses, contract, scalars, spans, context.place)
 
     def contract(self, name: str, span: Span) -> Contract:
         found = self.contracts.get(name)
@@ -347,6 +380,8 @@ def argument_use(value: Any, at: Site, context: Context, *, is_written: bool) ->
         declared = buffer_named(value.buffer, at["buffer"], context)
         blocks = evaluate_word(value.blocks, context.scope, at["blocks"].span)
         return Use(declared, at["buffer"].span, str(blocks), is_written)
+    if isinstance(value, PeersSpec):
+        return peers_use(value, at, context, is_written=is_written)
     if value is None:
         return Use(None, at.span)
     if not isinstance(value, str):
@@ -354,7 +389,31 @@ def argument_use(value: Any, at: Site, context: Context, *, is_written: bool) ->
     return Use(buffer_named(value, at, context), at.span, None, is_written)
 
 
-def buffer_named(word: str, at: Site, context: Context) -> Declared | None:
+def peers_use(value: PeersSpec, at: Site, context: Context, *, is_written: bool) -> Use:
+    """That buffer on every rank: it is the spec's own, and symmetric."""
+    span = at["peers"].span
+    if context.rank is None:
+        raise error("bad-peers", "this spec has no ranks, so no buffer has peers", span)
+    declared = buffer_named(value.peers, at["peers"], context)
+    if declared is None:
+        return Use(None, span)
+    row = None
+    if value.row is not None:
+        row = int(evaluate_count(value.row, context.scope, at["row"].span))
+    notes = [Note("declared here", declared.site.key)]
+    peers = [names.get(declared.name) for names in context.peers]
+    if peers[context.rank.number] is not declared:
+        text = f"'{declared.name}' is a used file's own, which other ranks do not know"
+        raise error("bad-peers", text, span, notes=notes, hint="declare it in the spec itself")
+    if not declared.spec.symmetric:
+        text = f"'{declared.name}' is not symmetric: only its own rank may touch it"
+        hint = "declare it with symmetric: true"
+        raise error("bad-peers", text, span, notes=notes, hint=hint)
+    known = tuple(each for each in peers if each is not None)
+    return Use(declared, span, None, is_written, known, row)
+
+
+def buffer_named(word: str | None, at: Site, context: Context) -> Declared | None:
     """The buffer that a word stands for; None for null and for one that is left out."""
     name = evaluate_word(word, context.scope, at.span)
     if name is None:
@@ -363,7 +422,7 @@ def buffer_named(word: str, at: Site, context: Context) -> Declared | None:
         raise error("bad-value", f"'{word}' is {kind(name)}, not a buffer's name", at.span)
     if name not in context.buffers:
         hint = did_you_mean(name, context.buffers)
-        if hint is None and name in context.scope and not word.startswith("="):
+        if hint is None and name in context.scope and not str(word).startswith("="):
             hint = f"'{name}' is a value: write ={name} for the buffer that it names"
         raise error("unknown-buffer", f"unknown buffer '{name}'", at.span, hint=hint)
     return context.buffers[name]

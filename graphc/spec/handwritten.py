@@ -91,7 +91,7 @@ def build_handwritten(spec: HandSpec, scope: Mapping[str, Any], faults: Faults) 
         issuer.walk(spec.schedule.issue, spec.site["schedule"]["issue"], Place(scope))
     program = issuer.program()
     if not faults.found:
-        check_flow(program, faults)
+        check_flow([program], faults)
     faults.check()
     return issuer.schedule(program)
 

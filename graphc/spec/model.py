@@ -72,6 +72,7 @@ class BufferSpec(Written):
     shape: list[Number]
     role: Literal["input", "output", "inout", "weight", "state", "status"] | None = None
     optional: bool = False
+    symmetric: bool = False  # ops of other ranks may touch it
     each: str | None = None
     at: OverlaySpec | None = None
     if_: Condition = Field(default=True, alias="if")
@@ -84,10 +85,22 @@ class BlocksSpec(Written):
     blocks: str
 
 
+class PeersSpec(Written):
+    """An argument over that buffer on every rank: all of it, or one row."""
+
+    peers: Word | None
+    row: Number | None = None
+
+
 def as_argument(value: object) -> object:
     if isinstance(value, dict):
+        if "peers" in value and set(value) <= {"peers", "row"}:
+            return PeersSpec.model_validate(value)
         if set(value) != {"buffer", "blocks"}:
-            raise fault("expected a buffer's name, null, or {buffer: name, blocks: cut}")
+            raise fault(
+                "expected a buffer's name, null, {buffer: name, blocks: cut}, {peers: name} or "
+                "{peers: name, row: number}"
+            )
         return BlocksSpec.model_validate(value)
     if isinstance(value, list):
         raise fault(f"expected a buffer's name, null or a value, found {kind(value)}")
@@ -102,7 +115,7 @@ class KernelOpSpec(Written):
 
     name: str
     kernel: Word
-    device: Word
+    device: Word | None = None
     args: dict[str, ArgumentValue] = Field(default={})
     scalars: dict[str, Number] = Field(default={})
     options: dict[str, Scalar] = Field(default={})
@@ -168,7 +181,7 @@ class ExternSpec(Written):
 
 class ExternOpSpec(Written):
     name: str
-    device: Word
+    device: Word | None = None
     extern: ExternSpec
     cut: Word | None = None
     if_: Condition = Field(default=True, alias="if")
@@ -277,6 +290,16 @@ def as_names(value: object) -> object:
     return value
 
 
+def as_group_names(value: object) -> object:
+    if isinstance(value, str) and value.startswith("="):
+        return value
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise fault(
+            f"expected a list of groups, found {kind(value)}", hint="write [a], or =expression"
+        )
+    return value
+
+
 def as_op_names(value: object) -> object:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise fault(f"expected a list of ops, found {kind(value)}", hint="write [a, b]")
@@ -308,6 +331,8 @@ class ScheduleSpec(Written):
     memory: Word = "concurrent"
     max_streams: Number = 4
     units: Word = "one"
+    sync: Word = "flags"
+    launch: Word = "joined"
 
     @property
     def placements(self) -> dict[str, PlacementSpec]:
@@ -332,6 +357,38 @@ def as_version(value: object) -> object:
 Version = Annotated[Any, BeforeValidator(as_version)]
 
 
+class RanksSpec(Written):
+    """Equal participants: every op and every buffer exists once for each."""
+
+    count: Number
+    name: str = "rank"
+
+
+class RankDevicesSpec(Written):
+    """On which device a rank is, by number."""
+
+    ranks: Number
+
+
+def as_devices(value: object) -> object:
+    if isinstance(value, dict):
+        return RankDevicesSpec.model_validate(value)
+    if not isinstance(value, list) or not value:
+        raise fault(f"expected a list of names, or {{ranks: number}}, found {kind(value)}")
+    for each in value:
+        if not isinstance(each, str):
+            raise fault(f"expected the name of a device, found {kind(each)}")
+    return value
+
+
+class EntrySpec(Written):
+    """A graph of its own: the groups of its ops, in order, and the entries that come before it."""
+
+    groups: Annotated[Any, BeforeValidator(as_group_names)]
+    after: list[str] = Field(default=[])
+    if_: Condition = Field(default=True, alias="if")
+
+
 class HeadSpec(Written):
     """What a spec and a hand-written schedule have in common."""
 
@@ -342,7 +399,6 @@ class HeadSpec(Written):
     let: dict[str, Number] = Field(default={})
     require: list[RequireSpec] = Field(default=[])
     presets: dict[str, dict[str, Scalar]] = Field(default={})
-    devices: list[str] = Field(min_length=1)
     buffers: dict[str, BufferSpec] = Field(default={})
 
     _document: Document | None = PrivateAttr(None)
@@ -362,8 +418,12 @@ class HeadSpec(Written):
 class LayerSpec(HeadSpec):
     """A layer: what is done, and how."""
 
+    devices: Annotated[Any, BeforeValidator(as_devices)]
+    ranks: RanksSpec | None = None
     cuts: dict[str, CutSpec] = Field(default={})
-    ops: list[OpSpec]
+    ops: list[OpSpec] = Field(default=[])
+    groups: dict[str, list[OpSpec]] = Field(default={})
+    entries: dict[str, EntrySpec] = Field(default={})
     phases: dict[str, Annotated[list[str], BeforeValidator(as_op_names)]] = Field(default={})
     schedule: ScheduleSpec = Field(default_factory=lambda: ScheduleSpec.model_validate({}))
 
@@ -394,6 +454,7 @@ class HandScheduleSpec(Written):
 class HandSpec(HeadSpec):
     """A schedule that is checked as it stands."""
 
+    devices: list[str] = Field(min_length=1)
     ops: dict[str, OpaqueSpec]
     schedule: HandScheduleSpec
 
@@ -466,7 +527,8 @@ def repair(data: Any, path: PathInFile, fault_: ErrorDetails) -> bool:
         path = (str(fault_["loc"][-1]),)
     if not path:
         return False
-    is_alone = fault_["type"] == "extra_forbidden" and not {"ops", "body", "buffers"} & {*path}
+    whole = {"ops", "groups", "body", "buffers"}
+    is_alone = fault_["type"] == "extra_forbidden" and not whole & {*path}
     where = path if is_alone else faulty_entry(path)
     owner = data
     for part in where[:-1]:
@@ -500,7 +562,8 @@ def faulty_entry(path: PathInFile) -> PathInFile:
     (('ops', 0, 'body', 2), ('buffers', 'x'))
     """
     for stop in range(len(path), 1, -1):
-        if path[stop - 2] in ("ops", "body") and isinstance(path[stop - 1], int):
+        is_listed = path[stop - 2] in ("ops", "body") or (path[0] == "groups" and stop == 3)
+        if is_listed and isinstance(path[stop - 1], int):
             return path[:stop]
     return path[:1] if path[0] in STAND_INS else path[:2]
 
