@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from graphc.api import check, compile, instantiate, load
     from graphc.plan import Plan
     from graphc.predict import simulate
+    from graphc.sweeps.sweep import sweep
     from graphc.text.diagnostics import CompilerBug, CudaError, GraphcError, SpecError, UsageError
     from graphc.tracing import trace
 
@@ -23,6 +24,7 @@ HOMES = {
     "instantiate": "graphc.api",
     "load": "graphc.api",
     "simulate": "graphc.predict",
+    "sweep": "graphc.sweeps.sweep",
     "trace": "graphc.tracing",
     "Plan": "graphc.plan",
     "CompilerBug": "graphc.text.diagnostics",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from graphc.kernels.contract import Catalog
 from graphc.machine import place_devices
 from graphc.passes.choose_routes import choose_routes, chosen_routes, requirements
 from graphc.pipeline import Observer, collector_paused, ignore, schedule_program
-from graphc.plan import Plan, Requirement
+from graphc.plan import Plan, Proof, Requirement
 from graphc.profiles import ProfileSpec, load_profile
 from graphc.resources import kernel_folders
 from graphc.simulation.predict import Prediction, predict
@@ -30,6 +30,8 @@ class Chosen:
     schedule: Schedule
     routes: Mapping[str, str]  # transfer -> route
     catalog: Catalog
+    params: Mapping[str, Any] = field(default_factory=dict)
+    proof: Proof | None = None  # of a spec, proven here
 
 
 def simulate(
@@ -92,10 +94,10 @@ def schedule_for(
             if missing is not None:
                 why.append(missing)
                 continue
-            _, found, _ = schedule_program(
+            _, found, proof = schedule_program(
                 program, known, catalog, built.settings, auto=auto, observe=observe, dump=api.dumped
             )
-            return Chosen(found, chosen_routes(chosen), catalog)
+            return Chosen(found, chosen_routes(chosen), catalog, built.params, proof)
     raise no_variant(profile, why)
 
 

@@ -296,6 +296,153 @@ def run(
 
 
 @app.command()
+def sweep(
+    file: Spec,
+    axes: Annotated[
+        list[str],
+        typer.Option(
+            "--axis",
+            metavar="NAME=VALUES",
+            help="Vary a param, or a value of the schedule by path: a list (a,b,c), numbers from "
+            "1 to 64 (1:64), every fourth (1:64:4), doubling (1:64:x2), shares ([1/4, 3/4]). "
+            "Repeatable: all combinations.",
+        ),
+    ],
+    where: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="EXPRESSION",
+            help="Keep only candidates for which this holds: 'pieces >= compute'. Repeatable.",
+        ),
+    ] = None,
+    simulate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MACHINE",
+            help="Predict times by a machine profile, a file or a shipped one: needs no GPU.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="What candidates are compared with: the spec with this value. Repeatable.",
+        ),
+    ] = None,
+    sampler: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="grid: all candidates; or random, tpe, nsgaii, qmc, gp, cmaes."
+        ),
+    ] = "grid",
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Try so many: of a grid some by the seed, of a sampler 100."
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Of the search and of random inputs.")
+    ] = 0,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|URL",
+            help="Where rows are kept while it runs: a file, or a database that several processes "
+            "or machines share. OUT/sweep.journal if there is an --out.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write rows.jsonl and best.yaml here; a sweep that was stopped goes on from here.",
+        ),
+    ] = None,
+    backend: Annotated[
+        BackendName, typer.Option(help="Where candidates run that are not simulated.")
+    ] = BackendName.AUTO,
+    inputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Called with the baseline's graph, gives its arrays; random ones if absent.",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Rounds in turn with the baseline.")
+    ] = 5,
+    replays: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Replays of each in a round.")
+    ] = 3,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Processes: one, or when simulating as many as cores; 0: this one.",
+        ),
+    ] = None,
+    limit: Annotated[
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help="After so long a candidate has failed."),
+    ] = 120.0,
+    parquet: Annotated[
+        bool, typer.Option("--parquet", help="Also write rows.parquet (needs pyarrow).")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the curves as one page.")
+    ] = None,
+    values: Values = None,
+    preset: Preset = None,
+    schedule: ScheduleFile = None,
+    kernels: Kernels = None,
+    routes: Routes = None,
+    is_json: Json = False,
+) -> int:
+    """Try many schedules, keep the fastest.
+
+    Every candidate is compiled and proven. On GPUs it must leave the bits of the baseline before
+    it is timed, in turns with the baseline; one that fails is reported and never wins. With
+    --simulate times are predicted. Stopped and started again with the same --out (or --storage) it
+    goes on where it was. Ends with 1 if no candidate is left.
+
+    \b
+    Examples:
+      graphc sweep moe_peer --simulate h200x2 --axis route=host,p2p --axis pieces=1:32
+      graphc sweep moe_peer --preset full --axis route=host,host_copy,p2p \\
+          --axis pieces=1:64:x2 --axis compute=1,2,4 --where 'pieces >= compute' --out found
+      graphc compile moe_peer --preset full --schedule found/best.yaml
+    """
+    from graphc.cli.sweep import SweepOptions, run_sweep_command
+
+    wanted = request(
+        file, values=values, preset=preset, schedule=schedule, kernels=kernels, routes=routes
+    )
+    options = SweepOptions(
+        axes=tuple(axes),
+        where=tuple(where or ()),
+        simulate=simulate,
+        baseline=tuple(baseline or ()),
+        sampler=sampler,
+        trials=trials,
+        seed=seed,
+        storage=storage,
+        out=out,
+        backend=backend.value,
+        inputs=inputs,
+        rounds=rounds,
+        replays=replays,
+        workers=workers,
+        limit_s=limit,
+        has_parquet=parquet,
+        html=html,
+        is_json=is_json,
+    )
+    return run_sweep_command(wanted, options)
+
+
+@app.command()
 def doctor(is_json: Json = False) -> int:
     """Say what this machine can do, and what is missing.
 

@@ -1,0 +1,139 @@
+"""Storages of sweeps, by Optuna: a journal file, SQLite, or a database that machines share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphc.sweeps.rows import KEPT
+from graphc.text.diagnostics import CudaError, SpecError, UsageError, error
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+
+LOCAL = "sweep.journal"  # in the folder of the results
+SQLITE = (".db", ".sqlite", ".sqlite3")
+WAIT_S = 60  # for a database that others are writing to
+
+
+def optuna() -> Any:
+    """The library, imported when a sweep begins."""
+    try:
+        import optuna
+    except ImportError:
+        raise UsageError(
+            "sweeps need Optuna, which is not installed: pip install 'graphc[sweep]'"
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
+
+
+def open_storage(where: str | Path | None) -> BaseStorage:
+    """A URL (``postgresql://...``), a file (SQLite by its ending, else a journal), or memory."""
+    library = optuna()
+    if where is None:
+        memory: BaseStorage = library.storages.InMemoryStorage()
+        return memory
+    with told(str(where)):
+        if "://" in str(where):
+            return database(str(where), str(where))
+        path = Path(where)
+        if path.is_dir():
+            raise UsageError(f"'{path}' is a folder: name a file, or the folder with --out")
+        if not path.absolute().parent.is_dir():
+            raise UsageError(f"there is no folder '{path.absolute().parent}' for '{path.name}'")
+        if path.suffix in SQLITE:
+            return database(f"sqlite:///{path.absolute()}", str(path))
+        return journal(path)
+
+
+def database(url: str, name: str) -> BaseStorage:
+    storages = optuna().storages
+    waits = {"connect_args": {"timeout": WAIT_S}} if url.startswith("sqlite:") else {}
+    try:
+        found: BaseStorage = storages.get_storage(
+            storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True, **waits})
+        )
+    except ImportError as problem:
+        hint = f"install the module that the URL needs: {problem}"
+        raise UsageError(f"cannot open '{name}': {hint}") from None
+    return found
+
+
+def journal(path: Path) -> BaseStorage:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    lock = FileLock(path)
+    mend(path, lock)
+    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
+
+
+class FileLock:
+    """A lock that ends with its process, however that ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.with_name(path.name + ".lock")
+        self.file: int | None = None
+
+    def acquire(self) -> bool:
+        import fcntl
+
+        self.file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        return True
+
+    def release(self) -> None:
+        if self.file is not None:
+            os.close(self.file)
+            self.file = None
+
+
+def mend(path: Path, lock: FileLock) -> None:
+    """Drop a last line that was never finished, as a full disk leaves it."""
+    if not path.exists():
+        return
+    lock.acquire()
+    try:
+        with path.open("r+b") as file:
+            content = file.read()
+            whole = content.rfind(b"\n") + 1
+            if content and not content.startswith(b"{"):
+                raise UsageError(f"'{path}' is no journal of a sweep: name another file")
+            if whole < len(content):
+                file.truncate(whole)
+    finally:
+        lock.release()
+
+
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """Say of a storage that fails which it is and why, and that what was measured is kept."""
+    try:
+        yield
+    except (SpecError, UsageError, CudaError):
+        raise
+    except OSError as problem:
+        raise unwritable(name, problem.strerror or str(problem)) from None
+    except Exception as problem:
+        if is_of_database(problem):
+            raise unwritable(name, cause_of(problem)) from None
+        raise
+
+
+def unwritable(name: str, why: str) -> SpecError:
+    return error("cannot-write", f"cannot use the sweep's storage '{name}': {why}", hint=KEPT)
+
+
+def is_of_database(problem: Exception) -> bool:
+    modules = {each.__module__.partition(".")[0] for each in type(problem).__mro__}
+    return bool({"sqlalchemy", "sqlite3"} & modules) or "Storage" in type(problem).__name__
+
+
+def cause_of(problem: BaseException) -> str:
+    while problem.__cause__ is not None:
+        problem = problem.__cause__
+    return str(problem).strip().splitlines()[0]
