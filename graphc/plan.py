@@ -81,6 +81,9 @@ class Proof:
     pairs: int  # conflicting accesses compared
     nbytes: int  # bytes covered by regions
     redundant: tuple[Span, ...] = ()  # waits of a hand-written schedule that order nothing
+    units: int = 1
+    signals: int = 0  # of another unit, as often as one is awaited in the launch that sends it
+    handshakes: int = 0  # the same, awaited in a launch after it
 
 
 @dataclass(frozen=True, slots=True)

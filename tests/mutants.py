@@ -42,6 +42,7 @@ CONTRACT = "graphc/kernels/contract.py"
 TRACE = "graphc/verify/trace.py"
 SWEEP = "graphc/verify/sweep.py"
 EXAMINE = "graphc/verify/examine.py"
+ACCESSES = "graphc/verify/accesses.py"
 REGIONS = "graphc/verify/regions.py"
 SHARED = "graphc/verify/memory.py"
 VERDICT = "graphc/verify/__init__.py"
@@ -261,8 +262,8 @@ MUTANTS = (
     Mutant(
         TRACE,
         "lets the host know everything",
-        "before={**known, **host} if host else known",
-        "before={**known, **host, **{n: None for n in range(len(trace.actions))}}",
+        "before=self.before(op, {**known, **self.host} if self.host else known),",
+        "before=self.before(op, {**known, **dict.fromkeys(range(len(self.trace.actions)))}),",
     ),
     Mutant(
         SWEEP,
@@ -284,19 +285,19 @@ MUTANTS = (
         "fresh.append(Front(stop, front.stop, front.latest, front.earlier))",
     ),
     Mutant(
-        EXAMINE,
+        ACCESSES,
         "lets scatters of all steps commute",
-        "return action.op.step, access.argument, action.replay",
+        "return action.op.kin, access.argument, action.replay",
         "return access.argument, action.replay",
     ),
     Mutant(
-        EXAMINE,
+        ACCESSES,
         "lets sums of all kernels commute",
         'return "accumulate", access.argument, *operation(action.op)',
         'return "accumulate", access.argument',
     ),
     Mutant(
-        EXAMINE,
+        ACCESSES,
         "lets sums by all arguments commute",
         'return "accumulate", access.argument, *operation(action.op)',
         'return "accumulate", *operation(action.op)',
@@ -304,7 +305,7 @@ MUTANTS = (
     Mutant(
         VERDICT,
         "believes the regions of a plan",
-        "faults += region_faults(schedule.program)",
+        "found += region_faults(each.program)",
         "pass",
     ),
     Mutant(
@@ -369,19 +370,19 @@ MUTANTS = (
     Mutant(
         EXAMINE,
         "does not look at shared memory",
-        "    sweep_memory(sweep, schedule, touches)",
+        "    sweep_memory(sweep, touches)",
         "    pass",
     ),
     Mutant(
         SHARED,
         "compares counted overlays by their bytes",
-        "if old.is_counted or new.is_counted:",
+        "if ours.counted_nbytes or theirs.counted_nbytes:",
         "if False:",
     ),
     Mutant(
         EXAMINE,
         "never unrolls a second replay",
-        "trace = trace_streams(schedule, 2, dropped)",
+        "        launches *= 2\n        trace = trace_launches(launches, order, dropped)",
         "pass",
     ),
     Mutant(

@@ -1,42 +1,33 @@
-"""Schedule -> Proof: no two conflicting accesses are unordered; or a report of the race.
+"""Schedules -> Proof: no two conflicting accesses are unordered; or a report of the race.
 
 This shares no code with the passes and trusts none of their results. Its input is what is issued:
-the instructions, the regions of the ops and the physical addresses.
+the instructions, the regions of the ops and the physical addresses, of all entries of a plan.
 
-1. *What happens before what.* Every op that runs is an action with direct predecessors: the action
-   before it on its stream, what the events it waited for had seen at their latest record, and what
-   the host had waited for when it issued the op. Host ops run on the issuing thread. The caller is
-   an actor, too: it writes what the layer reads before each replay and reads what the layer leaves
-   after it, on its own stream, which is the origin. A launch begins at the origin's start and ends
-   at its end. Vector clocks over chains (the streams; in ``order="edges"``, paths chosen greedily)
-   answer whether one action is before another.
-2. *Replays.* If every action is after the beginning and before the end of its launch, all of one
-   replay is before all of the next, and one replay proves all. Else two are unrolled, on the same
-   streams and events, and both are swept.
-3. *What must be ordered.* Two accesses conflict if they share bytes and one of them writes; only
-   ``scatter`` by one argument within one step and replay, and ``accumulate`` on one buffer of an
-   exact type by one argument of the same kernel with the same options and scalars, are exempt.
-   Conflicting accesses must be ordered as the program has them (a hand-written schedule: as they
-   are issued). A sweep of each buffer in that order checks every access against the accesses that
-   are nearest below it, so that the rest follows.
-4. *Memory.* Buffers that share physical bytes conflict by their exact bytes if both are fixed, as
-   wholes if the count governs either. Where all accesses of one are before all of the other
-   nothing more is to be shown; else all pairs of accesses are compared. Order alone would not keep
-   bytes from being overwritten before they are read: so buffers over one memory are in use one
-   after the other, and what a buffer with a role keeps is nobody else's. Overlays are exempt.
+1. *What happens before what* (``trace``): vector clocks over streams, events, the host, signals,
+   and the caller, who writes what the layer reads before each launch and reads what it leaves.
+2. *Launches* (``examine``): one of each entry proves all if nothing overlaps; else two are
+   unrolled, and where units are launched freely, for every ordered pair of entries.
+3. *What must be ordered* (``sweep``): two accesses conflict if they share bytes and one of them
+   writes; only ``scatter`` by one argument among the pieces and ranks of one op in one launch, and
+   ``accumulate`` on one buffer of an exact type by one argument of the same kernel with the same
+   options and scalars, are exempt. Conflicting accesses must be ordered as the program has them (a
+   hand-written schedule: as they are issued). A sweep of each buffer in that order checks every
+   access against the accesses that are nearest below it, so that the rest follows.
+4. *Memory* (``memory``): buffers that share physical bytes are ordered and in use one after the
+   other, and what a buffer with a role keeps is nobody else's.
 
-Regions are first worked out again: from an access's rows, the op's piece and axis, and the buffer.
-Only an op that declares what it touches and runs nothing (``Opaque``) is taken at its word.
-
-A wait (or host sync) of a hand-written schedule is redundant if no race appears when all instances
-of that line are dropped and all else stays. Two lines may each be redundant because of the other.
+Regions are first worked out again (``regions``). Only an op that declares what it touches and runs
+nothing (``Opaque``) is taken at its word. The progress rule of units is not looked at: that no
+unit holds up what another waits for, as long as each runs what it can, follows from the order of
+issue, in which every signal comes before what awaits it (``units``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
-from graphc.ir import Schedule
+from graphc.ir import Await, Awaited, Schedule
 from graphc.plan import Proof
 from graphc.text.diagnostics import CompilerBug, Diagnostic, SpecError, render
 from graphc.verify.examine import examine
@@ -45,31 +36,67 @@ from graphc.verify.faults import edge_faults, instruction_faults, memory_faults,
 from graphc.verify.redundant import redundant_waits
 from graphc.verify.regions import region_faults
 from graphc.verify.trace import Order
+from graphc.verify.units import entry_faults, unit_faults
 
 MAX_RACES = 10
 
 
-def verify(schedule: Schedule, *, order: Order = "streams") -> Proof:
+def verify(schedules: Schedule | Sequence[Schedule], *, order: Order = "streams") -> Proof:
     """Prove that no two conflicting accesses are unordered, or raise with the races by name.
 
-    A race is a ``SpecError`` in a hand-written schedule and a ``CompilerBug`` in one of ours.
+    The schedules are all entries of a variant. A race is a ``SpecError`` in a hand-written
+    schedule and a ``CompilerBug`` in one of ours.
     """
-    faults = [*memory_faults(schedule), *sharing_faults(schedule), *instruction_faults(schedule)]
-    faults += region_faults(schedule.program)
-    if order == "edges":
-        faults += edge_faults(schedule)
-    if faults:
-        refuse(schedule, faults)
-    sweep = examine(schedule, order)
+    every = (schedules,) if isinstance(schedules, Schedule) else tuple(schedules)
+    is_handwritten = any(each.is_handwritten for each in every)
+    found = faults(every, order)
+    if found:
+        refuse(found, is_handwritten=is_handwritten)
+    sweep = examine(every, order)
     if sweep.races:
-        refuse(schedule, [explain(race, schedule, order) for race in sweep.races.values()])
+        races = [explain(race, order) for race in islice(sweep.races.values(), MAX_RACES)]
+        refuse(races, is_handwritten=is_handwritten)
     if sweep.lost:
-        refuse(schedule, list(sweep.lost.values()))
-    redundant = redundant_waits(schedule) if schedule.is_handwritten and order == "streams" else ()
-    return Proof(len(schedule.program.ops), sweep.pairs, sweep.nbytes, redundant)
+        refuse(list(sweep.lost.values()), is_handwritten=is_handwritten)
+    redundant = redundant_waits(every[0]) if is_handwritten and order == "streams" else ()
+    ops = sum(len(each.program.ops) for each in every)
+    awaited = [each.is_handshake for schedule in every for each in signals_awaited(schedule)]
+    units = len({unit.name for each in every for unit in each.units})
+    return Proof(
+        ops,
+        sweep.pairs,
+        sweep.nbytes,
+        redundant,
+        units=max(units, 1),
+        signals=awaited.count(False),
+        handshakes=awaited.count(True),
+    )
 
 
-def refuse(schedule: Schedule, faults: Sequence[Diagnostic]) -> None:
-    if schedule.is_handwritten:
+def faults(schedules: Sequence[Schedule], order: Order) -> list[Diagnostic]:
+    """What leaves nothing to prove."""
+    found: list[Diagnostic] = []
+    for each in schedules:
+        found += memory_faults(each)
+        found += sharing_faults(each)
+        found += instruction_faults(each)
+        found += region_faults(each.program)
+        found += unit_faults(each, order)
+        if order == "edges":
+            found += edge_faults(each)
+    return found + list(entry_faults(schedules, order))
+
+
+def signals_awaited(schedule: Schedule) -> list[Awaited]:
+    return [
+        each
+        for op in schedule.program.ops
+        if isinstance(op.work, Await)
+        for each in op.work.signals
+    ]
+
+
+def refuse(faults: Sequence[Diagnostic], *, is_handwritten: bool) -> None:
+    if is_handwritten:
         raise SpecError(faults[:MAX_RACES])
     raise CompilerBug("verify", "\n\n".join(render(each) for each in faults[:MAX_RACES]))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from graphc.ir import Record, Role, Run, Schedule, Wait
 from graphc.text.diagnostics import Diagnostic
-from graphc.verify.memory import base_of
+from graphc.verify.accesses import base_of
 
 
 def instruction_faults(schedule: Schedule) -> Iterator[Diagnostic]:

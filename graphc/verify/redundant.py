@@ -1,4 +1,8 @@
-"""Waits of a hand-written schedule that order nothing."""
+"""Waits of a hand-written schedule that order nothing.
+
+A wait (or host sync) is redundant if no race appears when all instances of that line are dropped
+and all else stays. Two lines may each be redundant because of the other.
+"""
 
 from __future__ import annotations
 
@@ -17,5 +21,5 @@ def redundant_waits(schedule: Schedule) -> tuple[Span, ...]:
     return tuple(
         span
         for (span, _), indices in by_line.items()
-        if not examine(schedule, "streams", frozenset(indices)).races
+        if not examine([schedule], "streams", frozenset(indices)).races
     )

@@ -15,6 +15,7 @@ from graphc.verify.trace import Action, Trace
 
 @dataclass(frozen=True, slots=True)
 class Race:
+    trace: Trace
     one: Action
     two: Action
     one_access: Access | None  # None: the beginning or end of the launch itself
@@ -29,6 +30,8 @@ class Touch:
     action: int
     access: Access
     key: object
+    start: int  # the bytes of its buffer, at the nominal extent that all launches share
+    stop: int
 
 
 @dataclass(slots=True)
@@ -36,7 +39,7 @@ class Sweep:
     """What was compared, the races found, one for each pair of steps, and buffers overwritten."""
 
     trace: Trace
-    races: dict[tuple[str, str], Race] = field(default_factory=dict)
+    races: dict[tuple[str, ...], Race] = field(default_factory=dict)
     lost: dict[tuple[str, str], Diagnostic] = field(default_factory=dict)
     pairs: int = 0
     nbytes: int = 0
@@ -54,10 +57,12 @@ class Sweep:
     ) -> None:
         before, after = self.trace.actions[one], self.trace.actions[two]
         steps = (
+            before.schedule.entry,
             before.op.step if before.op else before.name,
+            after.schedule.entry,
             after.op.step if after.op else after.name,
         )
-        self.races.setdefault(steps, Race(before, after, access, other, touched))
+        self.races.setdefault(steps, Race(self.trace, before, after, access, other, touched))
 
 
 @dataclass(slots=True)
@@ -70,11 +75,11 @@ class Front:
     earlier: list[Touch]
 
 
-def sweep_buffer(sweep: Sweep, touches: Sequence[Touch], name: str) -> None:
+def sweep_buffer(sweep: Sweep, touches: Sequence[Touch]) -> None:
     """Check each access of one buffer against the nearest conflicting ones below it."""
     fronts: list[Front] = []  # disjoint, ascending
     for touch in touches:
-        start, stop = touch.access.region.start, touch.access.region.stop
+        start, stop = touch.start, touch.stop
         first = bisect_left(fronts, start + 1, key=attrgetter("stop"))
         if first < len(fronts) and (fronts[first].start, fronts[first].stop) == (start, stop):
             front = meet(sweep, fronts[first], touch, start, stop)  # by far the most frequent
@@ -117,9 +122,9 @@ def meet(sweep: Sweep, front: Front, touch: Touch, start: int, stop: int) -> Fro
 
 
 def covers(touch: Touch, front: Front) -> bool:
-    return touch.access.region.start <= front.start and front.stop <= touch.access.region.stop
+    return touch.start <= front.start and front.stop <= touch.stop
 
 
 def whole(touch: Touch) -> Front:
     """One front for all bytes that a write covers: nothing joins it, so all it hides can go."""
-    return Front(touch.access.region.start, touch.access.region.stop, [touch], [])
+    return Front(touch.start, touch.stop, [touch], [])
