@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from types import TracebackType
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +34,25 @@ class OpTime:
     waited_us: float | None
 
 
-class OneOfAKind:
-    """What has memory, streams and views of its own, which a copy would share or lose."""
+class OneOfAKind(ABC):
+    """What has memory, streams and views of its own, which a copy would share or lose, and gives
+    them back in the end."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise UsageError(

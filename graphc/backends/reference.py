@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from graphc.backends.binding import (
     check_apart,
     check_array,
     check_count,
+    check_entry,
     check_rounds,
     given_arrays,
     is_closed_error,
@@ -36,12 +36,15 @@ from graphc.backends.binding import (
 from graphc.backends.extern import call_function, load_references
 from graphc.backends.hostmemory import check_host_memory
 from graphc.backends.outside import calling, notes_of, told
+from graphc.backends.status import statuses
 from graphc.backends.recording import Recording, Replay, Span, Way
 from graphc.dtypes import dtype
 from graphc.gpu.cupti import Recorder
 from graphc.ir import (
     Access,
     Allocation,
+    Await,
+    Begin,
     Buffer,
     Copy,
     Emit,
@@ -51,7 +54,9 @@ from graphc.ir import (
     Kernel,
     Op,
     Opaque,
+    Role,
     Schedule,
+    Signal,
     Transfer,
 )
 from graphc.kernels.beside import home, module_named
@@ -61,6 +66,7 @@ from graphc.text.diagnostics import CompilerBug, UsageError, error, no_memory
 from graphc.text.suggest import did_you_mean
 
 Array = NDArray[Any]
+Argument = Array | tuple[Array | None, ...] | None
 PIECE_NAMES = ("lo", "hi", "piece", "count")
 POISON = 0xFF  # every float type reads it as NaN, every signed integer as -1
 
@@ -77,17 +83,28 @@ class ReferenceGraph(OneOfAKind):
     ) -> None:
         self.plan = plan
         self.variant = variant or plan.variants[0]
-        self._schedule = self.variant.schedule
-        self.program = self._schedule.program
+        self._schedules = self.variant.schedules
+        self.program = self.variant.schedule.program
         self.placed = place_devices(self.program.devices, None, devices)
-        self._functions = {**self._kernel_references(), **load_references(self.program)}
-        self._written = written_buffers(self.program)
-        self._allocations = allocated(self._schedule.memory.allocations)
+        self._functions = self._references()
+        programs = [each.program for each in self._schedules.values()]
+        self._written = frozenset(name for each in programs for name in written_buffers(each))
+        self._allocations = allocated(
+            each for schedule in self._schedules.values() for each in schedule.memory.allocations
+        )
         self._is_closed = False
-        self._arrays: dict[str, Array | None] = {
-            name: None if buffer.is_optional else self._view(buffer)
-            for name, buffer in self.program.buffers.items()
-        }
+        self._launched: dict[str, None] = {}  # entries, since the last synchronize
+        # Entry -> its buffers: of those with a role all entries have the same arrays.
+        self._arrays: dict[str, dict[str, Array | None]] = {}
+        for entry, schedule in self._schedules.items():
+            self._arrays[entry] = {
+                name: None if buffer.is_optional else self._view(buffer, schedule)
+                for name, buffer in schedule.program.buffers.items()
+            }
+        for buffer in bindable(self.program):
+            array = self._arrays[self.program.entry][buffer.name]
+            if array is not None and buffer.role in (Role.STATE, Role.STATUS):
+                array.reshape(-1).view(np.uint8)[...] = 0
 
     @property
     def routes(self) -> Mapping[str, str]:
@@ -95,20 +112,37 @@ class ReferenceGraph(OneOfAKind):
         return self.variant.routes
 
     @property
+    def entries(self) -> tuple[str, ...]:
+        """What can be launched; the first is what is launched where none is named."""
+        return tuple(self.variant.schedules)
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """What can be launched, by name; the first is what a launch takes that names none."""
+        return tuple(self._schedules)
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """What was decided about this machine that a user may want to know: nothing."""
         return ()
 
-    def _kernel_references(self) -> dict[str, Callable[..., None]]:
-        found = {}
-        for op in self.program:
-            if isinstance(op.work, Kernel) and op.step not in found:
-                image = self.plan.images[self.variant.images[op.step]]
-                found[op.step] = kernel_reference(image, op.work, op)
+    def _references(self) -> dict[str, Callable[..., None]]:
+        """Step -> its meaning, for the ops of all entries."""
+        found: dict[str, Callable[..., None]] = {}
+        known: dict[str, Callable[..., None]] = {}  # kernels, by their images
+        for program in (each.program for each in self._schedules.values()):
+            found |= load_references(program)
+            for op in program:
+                if not isinstance(op.work, Kernel) or op.step in found:
+                    continue
+                key = self.variant.images[op.step]
+                if key not in known:
+                    known[key] = kernel_reference(self.plan.images[key], op.work, op)
+                found[op.step] = known[key]
         return found
 
-    def _view(self, buffer: Buffer) -> Array:
-        slot = self._schedule.memory.slots[buffer.name]
+    def _view(self, buffer: Buffer, schedule: Schedule) -> Array:
+        slot = schedule.memory.slots[buffer.name]
         raw = self._allocations[slot.allocation][slot.offset : slot.offset + buffer.nbytes]
         return as_buffer(raw, buffer)
 
@@ -122,7 +156,8 @@ class ReferenceGraph(OneOfAKind):
             (buffer, check_array(buffer, value, is_written=buffer.name in self._written))
             for buffer, value in given_arrays(self.program, arrays, named)
         ]
-        arrays_of = {**self._arrays, **{buffer.name: array for buffer, array in pairs}}
+        own = self._arrays[self.program.entry]
+        arrays_of = {**own, **{buffer.name: array for buffer, array in pairs}}
         places = {
             buffer.name: (array.ctypes.data, array.nbytes)
             for buffer in bindable(self.program)
@@ -130,57 +165,86 @@ class ReferenceGraph(OneOfAKind):
         }
         check_apart(places, self._written)
         for buffer, array in pairs:
-            self._arrays[buffer.name] = array
-            self._lay_over(buffer, array)
+            for entry in self._schedules:
+                self._arrays[entry][buffer.name] = array
+                self._lay_over(buffer, array, entry)
 
-    def _lay_over(self, base: Buffer, array: Array) -> None:
+    def _lay_over(self, base: Buffer, array: Array, entry: str) -> None:
         """What lies over a buffer goes where the buffer goes."""
         raw = array.reshape(-1).view(np.uint8)
-        for name, buffer in self.program.buffers.items():
+        for name, buffer in self._schedules[entry].program.buffers.items():
             if buffer.overlay is not None and buffer.overlay[0] == base.name:
                 start = buffer.overlay[1]
                 view = as_buffer(raw[start : start + buffer.nbytes], buffer)
-                self._arrays[name] = view
-                self._lay_over(buffer, view)
+                self._arrays[entry][name] = view
+                self._lay_over(buffer, view, entry)
 
     def __getitem__(self, name: str) -> Array:
         """The array that holds a buffer, as it is now."""
         self._check_open()
-        array = self._arrays[buffer_named(self.program, name).name]
+        entry = next(
+            (one for one, arrays in self._arrays.items() if name in arrays), self.program.entry
+        )
+        array = self._arrays[entry][buffer_named(self._schedules[entry].program, name).name]
         if array is None:
             raise UsageError(f"'{name}' is optional and nothing is bound to it")
         return array
 
     def launch(
-        self, stream: object = None, count: int | None = None, *, seed: int | None = None
+        self,
+        stream: object = None,
+        count: int | None = None,
+        entry: str | None = None,
+        *,
+        seed: int | None = None,
     ) -> None:
         """Run once with ``count`` rows in use; a seed picks another order that is allowed.
 
         There are no streams on the host: a stream is looked at, and has no effect.
         """
         self._check_open()
+        if entry is not None and entry != self._schedule.entry:
+            raise UsageError(
+                f"the plan has no entry '{entry}': there are {', '.join(self.entries)}"
+            )
         if stream is not None:
             stream_handle(stream)
-        rows = check_count(self.program, count)
-        order = self.program.ops if seed is None else interleaving(self._schedule, seed)
+        schedule = self._schedules[check_entry(entry, self._schedules)]
+        rows = check_count(schedule.program, count)
+        self._launched[schedule.entry] = None
+        arrays = self._arrays[schedule.entry]
+        order = schedule.program.ops if seed is None else interleaving(schedule, seed)
         for op in order:
-            self._run(op, rows)
+            self._run(op, rows, arrays)
 
     def poison(self) -> None:
         """Overwrite all scratch, so that a read of stale bytes shows."""
         self._check_open()
-        for name, buffer in self.program.buffers.items():
-            array = self._arrays[name]
-            if array is not None and is_poisoned(self.program, buffer):
-                array.reshape(-1).view(np.uint8)[...] = POISON
+        for entry, schedule in self._schedules.items():
+            for name, buffer in schedule.program.buffers.items():
+                array = self._arrays[entry][name]
+                if array is not None and is_poisoned(schedule.program, buffer):
+                    array.reshape(-1).view(np.uint8)[...] = POISON
 
     def upload(self) -> None:
         """Nothing to bring anywhere: a launch costs the same from the first on."""
         self._check_open()
 
-    def synchronize(self) -> None:
-        """Nothing to wait for: a launch has run when it returns."""
+    def reset(self) -> None:
+        """Nothing to begin anew: on the host no unit waits for another."""
         self._check_open()
+
+    def synchronize(self) -> None:
+        """Raise what a kernel has left in a status buffer; a launch has run when it returns."""
+        self._check_open()
+        launched, self._launched = self._launched, {}
+        for entry in launched:
+            for each in statuses(self.plan, self.variant, self._schedules[entry]):
+                array = self._arrays[entry][each.buffer.name]
+                words = [] if array is None else array.reshape(-1).tolist()
+                if words and words[0] and array is not None:
+                    array[...] = 0
+                    raise each.fault(*words)
 
     def record(
         self,
@@ -236,46 +300,43 @@ class ReferenceGraph(OneOfAKind):
         self._arrays.clear()
         self._allocations.clear()
 
-    def __enter__(self) -> ReferenceGraph:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _run(self, op: Op, count: int | None) -> None:
+    def _run(self, op: Op, count: int | None, arrays: Mapping[str, Array | None]) -> None:
         lo, hi = op.piece.bounds(op.axis, count)
         match op.work:
             case Kernel():
-                self._run_kernel(op, op.work, lo, hi, count)
+                self._run_kernel(op, op.work, lo, hi, count, arrays)
             case Copy():
-                source, target = self._argument(op, "source"), self._argument(op, "target")
+                source, target = argument(op, "source", arrays), argument(op, "target", arrays)
                 assert source is not None
                 assert target is not None
                 rows = by_rows(source)[rows_in(op["source"], lo, hi)]
                 by_rows(target)[rows_in(op["target"], lo, hi)] = rows
             case Fill():
-                filled = self._argument(op, "target")
+                filled = argument(op, "target", arrays)
                 assert filled is not None
                 by_rows(filled)[lo:hi] = op.work.value
             case Extern():
-                arrays = {each.argument: self._argument(op, each.argument) for each in op.accesses}
+                given = {each.argument: argument(op, each.argument, arrays) for each in op.accesses}
                 capacity = self.program.capacity
                 function, name = self._functions[op.step], op.work.reference
                 with calling(f"reference '{name}'", name, op):
-                    call_function(function, op, arrays, capacity=capacity, count=count)
-            case Join():
+                    call_function(function, op, given, capacity=capacity, count=count)
+            case Join() | Begin() | Signal() | Await():
                 pass
             case Opaque() | Transfer():
                 raise CompilerBug("reference", f"op '{op.name}' has nothing to run")
 
-    def _run_kernel(self, op: Op, kernel: Kernel, lo: int, hi: int, count: int | None) -> None:
+    def _run_kernel(
+        self,
+        op: Op,
+        kernel: Kernel,
+        lo: int,
+        hi: int,
+        count: int | None,
+        arrays: Mapping[str, Array | None],
+    ) -> None:
         image = self.plan.images[self.variant.images[op.step]]
-        given = {name: self._argument(op, name) for name in image.pointers}
+        given = arguments(op, image, arrays)
         values = {
             **kernel.symbols,
             **kernel.options,
@@ -293,19 +354,36 @@ class ReferenceGraph(OneOfAKind):
         with calling(what, image.reference or "", op):
             function(**{name: values[name] for name in names})
 
-    def _argument(self, op: Op, name: str) -> Array | None:
-        for access in op.accesses:
-            if access.argument == name:
-                return self._slot(access) if access.is_ring else self._arrays[access.region.buffer]
-        return None
 
-    def _slot(self, access: Access) -> Array | None:
-        """The rows of the slot of a ring."""
-        array, nbytes = self._arrays[access.region.buffer], access.region.nbytes
-        if array is None or not nbytes:
-            return array
-        first = access.region.start // nbytes * (len(array) // access.rows.factor)
-        return array[first : first + len(array) // access.rows.factor]
+def arguments(
+    op: Op, image: KernelImage, arrays: Mapping[str, Array | None]
+) -> dict[str, Argument]:
+    """What a kernel's reference is given for its pointers: a tuple for those over all ranks."""
+    given: dict[str, list[Array | None]] = {}
+    for access in op.accesses:
+        given.setdefault(access.argument, []).append(array_of(access, arrays))
+    return {
+        name: None if name not in given else tuple(found) if name in image.tables else found[0]
+        for name in image.pointers
+        for found in [given.get(name, [])]
+    }
+
+
+def argument(op: Op, name: str, arrays: Mapping[str, Array | None]) -> Array | None:
+    """The array of an argument; None if nothing is given for it."""
+    for access in op.accesses:
+        if access.argument == name:
+            return array_of(access, arrays)
+    return None
+
+
+def array_of(access: Access, arrays: Mapping[str, Array | None]) -> Array | None:
+    """The whole buffer; of a ring, the rows of the slot."""
+    array, nbytes = arrays[access.region.buffer], access.region.nbytes
+    if not access.is_ring or array is None or not nbytes:
+        return array
+    first = access.region.start // nbytes * (len(array) // access.rows.factor)
+    return array[first : first + len(array) // access.rows.factor]
 
 
 def rows_in(access: Access, lo: int, hi: int) -> slice:
@@ -355,8 +433,15 @@ def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]
 
 
 def allocated(allocations: Iterable[Allocation]) -> dict[str, NDArray[np.uint8]]:
-    """The plan's memory, asked for only if the machine has so much."""
-    each_of = tuple(allocations)
+    """The plan's memory, asked for only if the machine has so much.
+
+    Allocations of one name are one, as large as the largest of them.
+    """
+    by_name: dict[str, Allocation] = {}
+    for each in allocations:
+        if each.name not in by_name or by_name[each.name].nbytes < each.nbytes:
+            by_name[each.name] = each
+    each_of = tuple(by_name.values())
     check_host_memory(sum(each.nbytes for each in each_of), largest(each_of))
     found = {}
     for each in each_of:

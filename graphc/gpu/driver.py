@@ -15,17 +15,25 @@ from typing import Any
 from cuda.bindings import driver as cu
 
 from graphc.gpu.protocol import (
+    Argument,
     CopyCall,
     DeviceFacts,
     FillCall,
     KernelCall,
+    LaunchStep,
+    MemoryOp,
+    MemoryOpsCall,
     NodeKind,
     PointerFacts,
+    RecordStep,
+    Step,
+    WaitStep,
 )
 from graphc.text.diagnostics import CudaError
 
 OLDEST_DRIVER = 12040  # cuFuncLoad, cuLibrary* on every card
 SUCCESS = cu.CUresult.CUDA_SUCCESS
+NOT_READY = cu.CUresult.CUDA_ERROR_NOT_READY
 PEER_ENABLED = cu.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
 PEER_DISABLED = cu.CUresult.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
 PORTABLE_MAPPED = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
@@ -35,6 +43,7 @@ NODE_KINDS = {
     cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL: NodeKind.KERNEL,
     cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMCPY: NodeKind.COPY,
     cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_MEMSET: NodeKind.FILL,
+    cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: NodeKind.MEMORY_OPS,
     cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_EMPTY: NodeKind.EMPTY,
     cu.CUgraphNodeType.CU_GRAPH_NODE_TYPE_GRAPH: NodeKind.CHILD,
 }
@@ -226,6 +235,13 @@ class CudaDriver:
     def synchronize(self, stream: int) -> None:
         check("cuStreamSynchronize", cu.cuStreamSynchronize(stream))
 
+    def is_idle(self, stream: int) -> bool:
+        result = cu.cuStreamQuery(stream)
+        if result[0] == NOT_READY:
+            return False
+        check("cuStreamQuery", result)
+        return True
+
     def launch(self, call: KernelCall, stream: int) -> None:
         config = cu.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = call.grid
@@ -254,6 +270,11 @@ class CudaDriver:
             call.target, call.pitch, call.value, call.width, call.height, stream
         )
         check(f"cuMemsetD2D{8 * call.element_nbytes}Async", result)
+
+    def memory_ops(self, call: MemoryOpsCall, stream: int) -> None:
+        operations = memory_operations(call)
+        result = cu.cuStreamBatchMemOp(stream, len(operations), operations, 0)
+        check("cuStreamBatchMemOp", result)
 
     def create_event(self, *, is_timed: bool = False) -> int:
         flags = cu.CUevent_flags
@@ -333,6 +354,16 @@ class CudaDriver:
         )
         return int(check("cuGraphAddMemsetNode", result))
 
+    def add_memory_ops(
+        self, graph: int, before: Sequence[int], call: MemoryOpsCall, context: int
+    ) -> int:
+        params = cu.CUDA_BATCH_MEM_OP_NODE_PARAMS()
+        params.ctx, params.flags = cu.CUcontext(context), 0
+        params.paramArray = memory_operations(call)
+        params.count = len(call.operations)
+        result = cu.cuGraphAddBatchMemOpNode(graph, handles(before), len(before), params)
+        return int(check("cuGraphAddBatchMemOpNode", result))
+
     def add_empty(self, graph: int, before: Sequence[int]) -> int:
         result = cu.cuGraphAddEmptyNode(graph, handles(before), len(before))
         return int(check("cuGraphAddEmptyNode", result))
@@ -388,6 +419,11 @@ class CudaDriver:
             int(params.dst), params.value, params.elementSize, params.width, params.height, pitch
         )
 
+    def memory_ops_node(self, node: int) -> MemoryOpsCall:
+        params = check("cuGraphBatchMemOpNodeGetParams", cu.cuGraphBatchMemOpNodeGetParams(node))
+        found = (params.paramArray[at] for at in range(params.count))
+        return MemoryOpsCall(tuple(memory_operation(each) for each in found))
+
     def instantiate(self, graph: int, *, use_priorities: bool) -> int:
         flag = cu.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
         result = cu.cuGraphInstantiate(graph, int(flag) if use_priorities else 0)
@@ -433,13 +469,63 @@ class CudaDriver:
 
         return replay
 
+    def sequence(self, steps: Sequence[Step]) -> Callable[[], None]:
+        """The steps with their handles made once: what a replay loop over several graphs calls."""
+        calls = tuple(prepared(each) for each in steps)
+
+        def replay() -> None:
+            for call, arguments in calls:
+                result = call(*arguments)
+                if result[0] is not SUCCESS:
+                    check(call.__name__, result)
+
+        return replay
+
+
+def prepared(step: Step) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    match step:
+        case LaunchStep(executable, stream):
+            return cu.cuGraphLaunch, (cu.CUgraphExec(executable), cu.CUstream(stream))
+        case RecordStep(event, stream):
+            return cu.cuEventRecord, (cu.CUevent(event), cu.CUstream(stream))
+        case WaitStep(stream, event):
+            return cu.cuStreamWaitEvent, (cu.CUstream(stream), cu.CUevent(event), 0)
+
+
+def memory_operations(call: MemoryOpsCall) -> list[Any]:
+    """A write comes after a fence at system scope; that is its default."""
+    kinds, waits = cu.CUstreamBatchMemOpType, cu.CUstreamWaitValue_flags
+    found = []
+    for each in call.operations:
+        record = cu.CUstreamBatchMemOpParams()
+        if each.is_wait:
+            record.operation = kinds.CU_STREAM_MEM_OP_WAIT_VALUE_32
+            record.waitValue.operation = kinds.CU_STREAM_MEM_OP_WAIT_VALUE_32
+            record.waitValue.address = cu.CUdeviceptr(each.address)
+            record.waitValue.value = cu.cuuint32_t(each.value)
+            record.waitValue.flags = int(waits.CU_STREAM_WAIT_VALUE_EQ)
+        else:
+            record.operation = kinds.CU_STREAM_MEM_OP_WRITE_VALUE_32
+            record.writeValue.operation = kinds.CU_STREAM_MEM_OP_WRITE_VALUE_32
+            record.writeValue.address = cu.CUdeviceptr(each.address)
+            record.writeValue.value = cu.cuuint32_t(each.value)
+            record.writeValue.flags = 0
+        found.append(record)
+    return found
+
+
+def memory_operation(record: Any) -> MemoryOp:
+    is_wait = record.operation == cu.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WAIT_VALUE_32
+    value = record.waitValue if is_wait else record.writeValue
+    return MemoryOp(is_wait, int(value.address), int(value.value))
+
 
 class Packed:
     """Kernel arguments in memory, and the array of their addresses; keep it while the call runs."""
 
-    def __init__(self, arguments: Sequence[tuple[str, int | float]]) -> None:
+    def __init__(self, arguments: Sequence[Argument]) -> None:
         self.values = [
-            ctypes.create_string_buffer(struct.pack(code, value), struct.calcsize(code))
+            ctypes.create_string_buffer(packed(code, value), struct.calcsize(code))
             for code, value in arguments
         ]
         self.pointers = (ctypes.c_void_p * max(1, len(self.values)))(
@@ -451,13 +537,18 @@ class Packed:
         return ctypes.addressof(self.pointers)
 
 
-def unpack(address: int, codes: Sequence[str]) -> tuple[tuple[str, int | float], ...]:
+def packed(code: str, value: int | float | tuple[int, ...]) -> bytes:
+    return struct.pack(code, *value) if isinstance(value, tuple) else struct.pack(code, value)
+
+
+def unpack(address: int, codes: Sequence[str]) -> tuple[Argument, ...]:
     """The values behind an array of addresses of arguments."""
     pointers = (ctypes.c_size_t * max(1, len(codes))).from_address(address)
-    return tuple(
-        (code, struct.unpack(code, ctypes.string_at(pointers[at], struct.calcsize(code)))[0])
-        for at, code in enumerate(codes)
-    )
+    found: list[Argument] = []
+    for at, code in enumerate(codes):
+        values = struct.unpack(code, ctypes.string_at(pointers[at], struct.calcsize(code)))
+        found.append((code, values if code[0].isdigit() else values[0]))
+    return tuple(found)
 
 
 def launch_attributes(call: KernelCall) -> list[Any]:

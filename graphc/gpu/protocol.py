@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Protocol, TypeAlias
 
 Dim: TypeAlias = tuple[int, int, int]
+Argument: TypeAlias = tuple[str, int | float | tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,17 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One kernel launch: ``arguments`` are struct format codes and values, in call order."""
+    """One kernel launch: ``arguments`` are struct format codes and values, in call order.
+
+    An argument that holds several values (a table of pointers, passed by value) has a code with
+    their number, such as ``4Q``, and a tuple.
+    """
 
     function: int
     grid: Dim
     block: Dim
     shared: int
-    arguments: tuple[tuple[str, int | float], ...]
+    arguments: tuple[Argument, ...]
     cluster: Dim | None = None
     is_cooperative: bool = False
     priority: int = 0
@@ -60,13 +65,53 @@ class FillCall:
     pitch: int = 0
 
 
-Call: TypeAlias = KernelCall | CopyCall | FillCall
+@dataclass(frozen=True, slots=True)
+class MemoryOp:
+    """Wait until a word of 32 bits has a value, or write it after all that came before."""
+
+    is_wait: bool
+    address: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOpsCall:
+    """Waits and writes of words, one after the other, by no multiprocessor."""
+
+    operations: tuple[MemoryOp, ...]
+
+
+Call: TypeAlias = KernelCall | CopyCall | FillCall | MemoryOpsCall
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchStep:
+    """Launch an executable graph on a stream."""
+
+    executable: int
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordStep:
+    event: int
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStep:
+    stream: int
+    event: int
+
+
+Step: TypeAlias = LaunchStep | RecordStep | WaitStep
 
 
 class NodeKind(StrEnum):
     KERNEL = "kernel"
     COPY = "copy"
     FILL = "fill"
+    MEMORY_OPS = "memory-ops"
     EMPTY = "empty"
     CHILD = "child"
     OTHER = "other"
@@ -122,9 +167,11 @@ class Driver(Protocol):
     def destroy_stream(self, stream: int) -> None: ...
     def stream_context(self, stream: int) -> int: ...
     def synchronize(self, stream: int) -> None: ...
+    def is_idle(self, stream: int) -> bool: ...
     def launch(self, call: KernelCall, stream: int) -> None: ...
     def copy(self, call: CopyCall, stream: int) -> None: ...
     def fill(self, call: FillCall, stream: int) -> None: ...
+    def memory_ops(self, call: MemoryOpsCall, stream: int) -> None: ...
     def create_event(self, *, is_timed: bool = False) -> int: ...
     def destroy_event(self, event: int) -> None: ...
     def record(self, event: int, stream: int) -> None: ...
@@ -144,6 +191,9 @@ class Driver(Protocol):
     ) -> int: ...
     def add_copy(self, graph: int, before: Sequence[int], call: CopyCall, context: int) -> int: ...
     def add_fill(self, graph: int, before: Sequence[int], call: FillCall, context: int) -> int: ...
+    def add_memory_ops(
+        self, graph: int, before: Sequence[int], call: MemoryOpsCall, context: int
+    ) -> int: ...
     def add_empty(self, graph: int, before: Sequence[int]) -> int: ...
     def add_child(self, graph: int, before: Sequence[int], child: int) -> int: ...
     def nodes(self, graph: int) -> tuple[int, ...]: ...
@@ -152,6 +202,7 @@ class Driver(Protocol):
     def kernel_node(self, node: int, codes: Sequence[str]) -> KernelCall: ...
     def copy_node(self, node: int) -> CopyCall: ...
     def fill_node(self, node: int) -> FillCall: ...
+    def memory_ops_node(self, node: int) -> MemoryOpsCall: ...
     def instantiate(self, graph: int, *, use_priorities: bool) -> int: ...
     def destroy_exec(self, executable: int) -> None: ...
     def update_exec(self, executable: int, graph: int) -> str | None: ...
@@ -160,3 +211,4 @@ class Driver(Protocol):
     def set_enabled(self, executable: int, node: int, is_enabled: bool) -> None: ...
     def upload(self, executable: int, stream: int) -> None: ...
     def launcher(self, executable: int, stream: int) -> Callable[[], None]: ...
+    def sequence(self, steps: Sequence[Step]) -> Callable[[], None]: ...

@@ -69,7 +69,13 @@ def test_the_grid_follows_the_gpu_and_is_never_empty(sms: int, grid: int) -> Non
 
     def shape(op: Op) -> tuple[int, int, int]:
         call = kernel_call(
-            op, IMAGES["affine-0"], gpu, function=1, pointers=(0, 0), capacity=40, priority=0
+            op,
+            IMAGES["affine-0"],
+            gpu,
+            function=1,
+            pointers=[("Q", 0)] * 2,
+            capacity=40,
+            priority=0,
         )
         assert [value for _, value in call.arguments] == [0, 0, 1.0, 64, 1, 0, 1, 1, 0]
         return call.grid
@@ -83,7 +89,7 @@ def test_mapped_memory_lies_next_to_its_first_user(monkeypatch: Any) -> None:
     driver = RecordingDriver()
     gpus = {"a": Gpu(driver.device(0), 1), "b": Gpu(driver.device(1), 2)}
     schedule = small_plan().variants[0].schedule
-    made = memory.DeviceMemory(driver, schedule, gpus)
+    made = memory.DeviceMemory(driver, (schedule,), gpus)
     allocation = next(each for each in schedule.memory.allocations if each.name == "down")
     assert made.nearest_node(allocation, [gpus["b"], gpus["a"]]) == 1
     assert made.notes == [

@@ -16,7 +16,7 @@ from graphc.text.diagnostics import UsageError
 
 X = np.random.default_rng(2).standard_normal((10, 8), dtype=np.float32)
 # What one backend's method takes and the other's does not.
-OWN_PARAMETERS = {"reference": {("launch", "seed")}}
+OWN_PARAMETERS = {"reference": {("launch", "seed")}, "cuda": {("launch", "streams")}}
 
 
 @pytest.fixture(params=BACKENDS)

@@ -60,7 +60,7 @@ class Bench:
             rendered,
             self.gpu,
             function=function,
-            pointers=[addresses.get(name, 0) for name in rendered.pointers],
+            pointers=[("Q", addresses.get(name, 0)) for name in rendered.pointers],
             capacity=None if case.count is None else case.axis.extent,
             priority=0,
         )

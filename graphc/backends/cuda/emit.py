@@ -1,14 +1,14 @@
 """Calls on streams and events: captured into a graph, built as explicit nodes, or issued eagerly.
 
-A capture begins and ends on the origin stream; every other stream enters it by waiting for an
-event of one that is in. Whatever fails in between, the capture is ended, so that streams, contexts
-and process stay usable. Of each op the nodes are kept, so that updates, traces and messages can
-speak of ops.
+Each unit of a schedule is a graph of its own. Its capture begins and ends on the unit's origin
+stream; every other stream enters it by waiting for an event of one that is in. Whatever fails in
+between, the capture is ended, so that streams, contexts and process stay usable. Of each op the
+nodes are kept, so that updates, traces and messages can speak of ops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -18,8 +18,8 @@ from graphc.backends.cuda.work import Work
 from graphc.backends.extern import call_function
 from graphc.backends.outside import calling
 from graphc.gpu.probe import current
-from graphc.gpu.protocol import Call, CopyCall, Driver, FillCall, KernelCall
-from graphc.ir import Emit, Extern, Join, Op, Schedule
+from graphc.gpu.protocol import Call, CopyCall, Driver, FillCall, KernelCall, MemoryOpsCall
+from graphc.ir import Emit, Extern, Instruction, Join, Op, Schedule, Unit
 from graphc.text.diagnostics import CompilerBug, CudaError, error
 
 Around: TypeAlias = Callable[[Op, str, bool], None]
@@ -27,8 +27,9 @@ Around: TypeAlias = Callable[[Op, str, bool], None]
 
 @dataclass(slots=True)
 class Built:
-    """A graph as it was made: its nodes by op, and the calls of which they were made."""
+    """A unit's graph as it was made: its nodes by op, and the calls of which they were made."""
 
+    unit: Unit
     graph: int
     nodes: dict[str, tuple[int, ...]]
     calls: dict[str, tuple[Call, ...]]
@@ -76,25 +77,37 @@ class Emitter:
 
     @property
     def schedule(self) -> Schedule:
-        return self.work.variant.schedule
+        return self.work.schedule
 
-    def build(self, count: int | None) -> Built:
-        return self.nodes(count) if self.schedule.emit is Emit.NODES else self.capture(count)
+    @property
+    def parts(self) -> tuple[Unit, ...]:
+        return self.schedule.parts
 
-    def capture(self, count: int | None, around: Around | None = None) -> Built:
+    def ops_of(self, unit: Unit) -> Iterator[Op]:
+        return (op for op in self.work.program if op.device in unit.devices)
+
+    def build(self, count: int | None, unit: Unit) -> Built:
+        if self.schedule.emit is Emit.NODES:
+            return self.nodes(count, unit)
+        return self.capture(count, unit=unit)
+
+    def capture(
+        self, count: int | None, around: Around | None = None, *, unit: Unit | None = None
+    ) -> Built:
         """``around`` is told of each op before (False) and after (True); with it, ops that have
         no rows now get no nodes."""
-        origin = self.queues.streams[self.schedule.origin]
-        context = self.gpus[self.device_of(self.schedule.origin)].context
+        part = unit or self.parts[0]
+        origin = self.queues.streams[part.origin]
+        context = self.gpus[self.device_of(part.origin)].context
         with current(self.driver, context):
             self.driver.begin_capture(origin)
             try:
-                nodes, calls = self.captured_ops(count, around)
+                nodes, calls = self.captured_ops(count, around, part)
             except BaseException:
                 self.abandon(origin)
                 raise
             graph = self.driver.end_capture(origin)
-        return Built(graph, nodes, calls)
+        return Built(part, graph, nodes, calls)
 
     def abandon(self, origin: int) -> None:
         """End a capture that failed; what it left is thrown away, the first error stands."""
@@ -102,11 +115,11 @@ class Emitter:
             self.driver.destroy_graph(self.driver.end_capture(origin))
 
     def captured_ops(
-        self, count: int | None, around: Around | None
+        self, count: int | None, around: Around | None, unit: Unit
     ) -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[Call, ...]]]:
         nodes: dict[str, tuple[int, ...]] = {}
         calls: dict[str, tuple[Call, ...]] = {}
-        joined = {self.schedule.origin}
+        joined = {unit.origin}
         recorded: set[str] = set()
 
         def run(op: Op, stream: str) -> None:
@@ -131,7 +144,7 @@ class Emitter:
             if event in recorded:
                 joined.add(stream)
 
-        self.issue(run, record, wait)
+        self.issue(self.instructions_of(unit), run, record, wait)
         return nodes, calls
 
     def captured(self, op: Op, stream: int, calls: tuple[Call, ...]) -> tuple[int, ...]:
@@ -154,15 +167,16 @@ class Emitter:
         self.call_extern(op, stream)
         return tuple(node for node in self.driver.nodes(tail[0]) if node not in before)
 
-    def nodes(self, count: int | None) -> Built:
+    def nodes(self, count: int | None, unit: Unit) -> Built:
         """Explicit nodes in program order, with the schedule's true edges and no others."""
-        before: dict[str, list[str]] = {op.name: [] for op in self.work.program}
+        before: dict[str, list[str]] = {op.name: [] for op in self.ops_of(unit)}
         for first, second in self.schedule.edges:
-            before[second].append(first)
-        built = Built(self.driver.create_graph(), {}, {})
+            if first in before and second in before:
+                before[second].append(first)
+        built = Built(unit, self.driver.create_graph(), {}, {})
         ends: dict[str, tuple[int, ...]] = {}  # what a follower of the op depends on
         try:
-            for op in self.work.program:
+            for op in self.ops_of(unit):
                 needs = tuple(
                     dict.fromkeys(node for each in before[op.name] for node in ends[each])
                 )
@@ -196,6 +210,8 @@ class Emitter:
                 return self.driver.add_copy(graph, needs, call, context)
             case FillCall():
                 return self.driver.add_fill(graph, needs, call, context)
+            case MemoryOpsCall():
+                return self.driver.add_memory_ops(graph, needs, call, context)
 
     def added_extern(self, op: Op, graph: int, needs: tuple[int, ...]) -> int:
         """What the callable enqueues, captured by itself, is one child graph."""
@@ -226,10 +242,15 @@ class Emitter:
             for call in self.work.calls(op, count):
                 self.enqueue(call, handle)
 
-        self.issue(run, lambda stream, event: None, lambda stream, event: None)
+        self.issue(self.schedule.instructions, run, ignore, ignore)
+
+    def instructions_of(self, unit: Unit) -> Iterator[Instruction]:
+        own = {stream.name for stream in self.schedule.streams if stream.device in unit.devices}
+        return (each for each in self.schedule.instructions if each.stream in own)
 
     def issue(
         self,
+        instructions: Iterable[Instruction],
         run: Callable[[Op, str], None],
         record: Callable[[str, str], None],
         wait: Callable[[str, str], None],
@@ -237,7 +258,7 @@ class Emitter:
         """Go through the instructions; the callables hear of each, inside its device's context."""
         ops = {op.name: op for op in self.work.program}
         contexts = {s.name: self.gpus[s.device].context for s in self.schedule.streams}
-        for each in self.schedule.instructions:
+        for each in instructions:
             stream = self.queues.streams[each.stream]
             with current(self.driver, contexts[each.stream]):
                 match each.kind:
@@ -265,6 +286,8 @@ class Emitter:
                 self.driver.copy(call, stream)
             case FillCall():
                 self.driver.fill(call, stream)
+            case MemoryOpsCall():
+                self.driver.memory_ops(call, stream)
 
     def call_extern(self, op: Op, stream: int) -> None:
         """Let the op's function enqueue its work: see ``graphc.backends.extern``."""
@@ -285,6 +308,10 @@ class Emitter:
             if each.name == stream:
                 return each.device
         raise CompilerBug("emit", f"no stream is named '{stream}'")
+
+
+def ignore(stream: str, event: str) -> None:
+    """What has no meaning outside of a capture."""
 
 
 @contextmanager

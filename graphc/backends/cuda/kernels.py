@@ -18,7 +18,7 @@ import numpy as np
 from graphc.backends.cuda.memory import Gpu
 from graphc.dtypes import dtype
 from graphc.gpu.probe import arch_name, current
-from graphc.gpu.protocol import Dim, Driver, KernelCall
+from graphc.gpu.protocol import Argument, Dim, Driver, KernelCall
 from graphc.ir import Kernel, Op
 from graphc.plan import KernelImage
 from graphc.text.diagnostics import NOWHERE, CompilerBug, CudaError, error
@@ -44,8 +44,11 @@ class Kernels:
 
     def load(self, key: str, gpu: Gpu, op: Op) -> int:
         """The kernel's function in the GPU's context."""
+        return self.load_image(self.images[key], gpu, op)
+
+    def load_image(self, image: KernelImage, gpu: Gpu, op: Op) -> int:
+        key = image.key
         if (key, gpu.ordinal) not in self.functions:
-            image = self.images[key]
             check_capability(image, gpu, op)
             with current(self.driver, gpu.context):
                 library = self.library(image, gpu, op)
@@ -165,9 +168,10 @@ def kernel_call(
     gpu: Gpu,
     *,
     function: int,
-    pointers: Sequence[int],
+    pointers: Sequence[Argument],
     capacity: int | None,
     priority: int,
+    guard: int = 0,
 ) -> KernelCall:
     """The launch of an op; the same for every count, which the kernel reads on the device."""
     assert isinstance(op.work, Kernel)
@@ -179,9 +183,10 @@ def kernel_call(
         block=extents(launch.block, scope, op),
         shared=evaluated(launch.shared, scope, op),
         arguments=(
-            *((POINTER, pointer) for pointer in pointers),
+            *pointers,
             *scalars(image, op.work),
             *piece_arguments(op, gpu),
+            *([(POINTER, guard)] if image.is_guarded else []),
         ),
         cluster=extents(launch.cluster, scope, op) if launch.cluster else None,
         is_cooperative=launch.is_cooperative,
@@ -240,8 +245,8 @@ def evaluated(text: str, scope: Mapping[str, object], op: Op) -> int:
     return evaluate_count(text, scope, op.span)
 
 
-def scalars(image: KernelImage, kernel: Kernel) -> list[tuple[str, int | float]]:
-    found: list[tuple[str, int | float]] = []
+def scalars(image: KernelImage, kernel: Kernel) -> list[Argument]:
+    found: list[Argument] = []
     for name, kind in image.scalars:
         if name not in kernel.scalars:
             raise CompilerBug("cuda", f"scalar '{name}' of kernel '{image.template}' has no value")

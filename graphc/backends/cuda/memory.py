@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from graphc.gpu.probe import current, numa_node
 from graphc.gpu.protocol import DeviceFacts, Driver
-from graphc.ir import MAPPED, Allocation, Buffer, Role, Schedule
+from graphc.ir import MAPPED, Allocation, Buffer, Role, Schedule, Slot
 from graphc.text.diagnostics import CudaError
 
 SMALLEST = 256  # bytes: empty buffers have an address too
@@ -37,56 +37,71 @@ class Gpu:
 
 @dataclass(slots=True)
 class DeviceMemory:
-    """Where every buffer of a schedule lies now."""
+    """Where every buffer of some schedules lies now: of the entries of a plan, which share what has
+    a role. Allocations of one name are one memory, as large as the largest of them."""
 
     driver: Driver
-    schedule: Schedule
+    schedules: Sequence[Schedule]
     gpus: Mapping[str, Gpu]  # by logical device
+    allocations: dict[str, Allocation] = field(default_factory=dict)
     bases: dict[str, int] = field(default_factory=dict)  # allocation -> its address
     owned: dict[str, int] = field(default_factory=dict)  # those of them that are ours
     notes: list[str] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        for each in (each for schedule in self.schedules for each in schedule.memory.allocations):
+            known = self.allocations.get(each.name)
+            if known is None or known.nbytes < each.nbytes:
+                self.allocations[each.name] = each
+
+    def slots(self) -> Iterator[tuple[Buffer, Slot]]:
+        for schedule in self.schedules:
+            for name, buffer in schedule.program.buffers.items():
+                yield buffer, schedule.memory.slots[name]
+
+    def slot(self, buffer: Buffer, schedule: Schedule | None = None) -> Slot:
+        """Of a buffer in one of the schedules; of one with a role it is the same in all."""
+        if schedule is not None:
+            return schedule.memory.slots[buffer.name]
+        known = (each.memory.slots for each in self.schedules)
+        return next(slots[buffer.name] for slots in known if buffer.name in slots)
+
     def allocate_scratch(self) -> None:
         with_role = self.bindable()
-        for each in self.schedule.memory.allocations:
+        for each in self.allocations.values():
             if each.name not in with_role:
                 self.ensure(each)
 
     def allocate_rest(self) -> None:
         """Give memory to every buffer that needs some and has none."""
-        optional = {
-            self.schedule.memory.slots[buffer.name].allocation
-            for buffer in self.schedule.program.buffers.values()
-            if buffer.is_optional
-        }
-        for each in self.schedule.memory.allocations:
+        optional = {slot.allocation for buffer, slot in self.slots() if buffer.is_optional}
+        for each in self.allocations.values():
             if each.name not in optional:
                 self.ensure(each)
 
     def bindable(self) -> set[str]:
         """Allocations of buffers with a role: each holds one of them, and its overlays."""
         return {
-            self.schedule.memory.slots[buffer.name].allocation
-            for buffer in self.schedule.program.buffers.values()
+            slot.allocation
+            for buffer, slot in self.slots()
             if buffer.role is not Role.SCRATCH and buffer.overlay is None
         }
 
     def own(self, buffer: Buffer) -> int:
         """The address of our own memory for a buffer, in which it lies from now on."""
-        name = self.schedule.memory.slots[buffer.name].allocation
-        for each in self.schedule.memory.allocations:
-            if each.name == name and name not in self.owned:
-                self.acquire(each)
+        name = self.slot(buffer).allocation
+        if name not in self.owned:
+            self.acquire(self.allocations[name])
         self.bases[name] = self.owned[name]
         return self.address(buffer)
 
     def bind(self, buffer: Buffer, pointer: int) -> None:
-        slot = self.schedule.memory.slots[buffer.name]
+        slot = self.slot(buffer)
         self.bases[slot.allocation] = pointer - slot.offset
 
-    def address(self, buffer: Buffer) -> int:
+    def address(self, buffer: Buffer, schedule: Schedule | None = None) -> int:
         """Where the buffer lies; 0 if it is optional and nothing is bound to it."""
-        slot = self.schedule.memory.slots[buffer.name]
+        slot = self.slot(buffer, schedule)
         base = self.bases.get(slot.allocation)
         return 0 if base is None else base + slot.offset
 
@@ -130,9 +145,8 @@ class DeviceMemory:
         return known[0] if known else None
 
     def release(self) -> None:
-        devices = {each.name: each.device for each in self.schedule.memory.allocations}
         for name, pointer in self.owned.items():
-            device = devices[name]
+            device = self.allocations[name].device
             if device == MAPPED:
                 self.driver.free_host(pointer)
                 continue

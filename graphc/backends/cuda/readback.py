@@ -1,7 +1,8 @@
 """Law 6: what was really built, read back from the driver, is what the plan says.
 
 Of every node: the kernel's function (which belongs to one context), its grid and every pointer and
-number of its arguments; the addresses and lengths of copies and fills. Of the whole: op comes
+number of its arguments, tables of pointers and the words of signals among them; the addresses and
+lengths of copies and fills; the words and values of memory nodes. Of the whole: op comes
 before op in the graph exactly if it does in the plan, by streams and waits for a capture, by edges
 for explicit nodes. Read back after every build; it costs a few microseconds a node.
 
@@ -15,8 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from graphc.backends.cuda.emit import Built
-from graphc.gpu.protocol import Call, CopyCall, Driver, FillCall, KernelCall, NodeKind
-from graphc.ir import Emit, Extern, Join, Schedule
+from graphc.gpu.protocol import (
+    Call,
+    CopyCall,
+    Driver,
+    FillCall,
+    KernelCall,
+    MemoryOpsCall,
+    NodeKind,
+)
+from graphc.ir import Emit, Extern, Join, Schedule, Unit
 from graphc.text.diagnostics import CompilerBug
 
 
@@ -28,10 +37,16 @@ class ReadBack:
     edges: int
     orders: int  # ordered pairs of ops
 
+    def __add__(self, other: ReadBack) -> ReadBack:
+        return ReadBack(
+            self.nodes + other.nodes, self.edges + other.edges, self.orders + other.orders
+        )
+
 
 def read_back(driver: Driver, schedule: Schedule, built: Built) -> ReadBack:
-    """Compare the graph with the plan; a ``CompilerBug`` names the first difference."""
+    """Compare a unit's graph with the plan; a ``CompilerBug`` names the first difference."""
     nodes, edges = driver.nodes(built.graph), driver.edges(built.graph)
+    schedule = part_of(schedule, built.unit)
     check_nodes(driver, schedule, built, nodes)
     bits = {op.name: 1 << at for at, op in enumerate(schedule.program.ops)}
     planned, found = planned_order(schedule, bits), built_order(built, nodes, edges, bits)
@@ -44,6 +59,26 @@ def read_back(driver: Driver, schedule: Schedule, built: Built) -> ReadBack:
         check_order(op.name, wanted, found[op.name], bits)
         orders += wanted.bit_count()
     return ReadBack(len(nodes), len(edges), orders)
+
+
+def part_of(schedule: Schedule, unit: Unit) -> Schedule:
+    """What a schedule says of one of its units."""
+    if not schedule.units:
+        return schedule
+    program = schedule.program
+    ops = tuple(op for op in program if op.device in unit.devices)
+    names = {op.name for op in ops}
+    streams = tuple(each for each in schedule.streams if each.device in unit.devices)
+    own = {each.name for each in streams}
+    return replace(
+        schedule,
+        program=replace(program, ops=ops),
+        streams=streams,
+        origin=unit.origin,
+        instructions=tuple(each for each in schedule.instructions if each.stream in own),
+        edges=tuple(each for each in schedule.edges if names.issuperset(each)),
+        units=(unit,),
+    )
 
 
 def check_nodes(driver: Driver, schedule: Schedule, built: Built, nodes: tuple[int, ...]) -> None:
@@ -83,6 +118,9 @@ def check_call(driver: Driver, name: str, node: int, call: Call) -> None:
         case FillCall():
             expect_kind(name, kind, NodeKind.FILL)
             found, wanted = widened(driver.fill_node(node)), widened(call)
+        case MemoryOpsCall():
+            expect_kind(name, kind, NodeKind.MEMORY_OPS)
+            found = driver.memory_ops_node(node)
     if found != wanted:
         raise difference(f"op '{name}' was planned as {wanted}, but its node is {found}")
 

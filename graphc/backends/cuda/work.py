@@ -6,16 +6,25 @@ cut to the rows in use; without rows it has no call at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
 
-from graphc.backends.cuda.kernels import Kernels, kernel_call
+from graphc.backends.cuda.kernels import POINTER, Kernels, kernel_call
 from graphc.backends.cuda.memory import DeviceMemory, Gpu
+from graphc.backends.cuda.words import Wanted, Words
 from graphc.dtypes import dtype
-from graphc.gpu.protocol import Call, CopyCall, FillCall, KernelCall
+from graphc.gpu.protocol import (
+    Argument,
+    Call,
+    CopyCall,
+    FillCall,
+    KernelCall,
+    MemoryOp,
+    MemoryOpsCall,
+)
 from graphc.ir import (
     Await,
     Begin,
@@ -27,62 +36,106 @@ from graphc.ir import (
     Op,
     Opaque,
     Program,
+    Schedule,
     Signal,
+    Signalling,
     Transfer,
 )
-from graphc.plan import Variant
+from graphc.kernels.signals import MOST, signal_image, width
+from graphc.plan import KernelImage, Variant
 from graphc.text.diagnostics import CompilerBug, UsageError, error
 
 CallsOfCount: TypeAlias = Callable[[int | None], tuple[Call, ...]]
 
 
+MOST_MEMORY_OPS = 255  # of one call
+
+
 @dataclass(slots=True)
 class Work:
-    """The calls of a variant's ops, with the memory as it is bound now."""
+    """The calls of a schedule's ops, with the memory as it is bound now."""
 
     variant: Variant
+    schedule: Schedule
     memory: DeviceMemory
     kernels: Kernels
     gpus: Mapping[str, Gpu]
+    words: Words | None = None  # of a divided schedule
     launches: dict[str, KernelCall] = field(default_factory=dict)
     settled: dict[str, CallsOfCount] = field(default_factory=dict)
     placeholder_counts: dict[str, int | None] = field(default_factory=dict)
 
     @property
     def program(self) -> Program:
-        return self.variant.schedule.program
+        return self.schedule.program
 
     def prepare(self, priorities: Mapping[str, int]) -> None:
         """Settle the launch of every kernel; load what is not loaded yet."""
         self.settled.clear()
         for op in self.program:
+            priority = priorities.get(op.name, 0)
             if isinstance(op.work, Kernel):
-                self.launches[op.name] = self.launch_of(op, priorities.get(op.name, 0))
+                self.launches[op.name] = self.launch_of(op, priority)
+            elif isinstance(op.work, Begin | Signal | Await):
+                self.settled[op.name] = whatever_the_count(self.signalling_calls(op, priority))
 
     def launch_of(self, op: Op, priority: int) -> KernelCall:
         key = self.variant.images[op.step]
         image = self.kernels.images[key]
         gpu = self.gpus[op.device]
-        function = self.kernels.load(key, gpu, op)
-        pointers = [self.pointer(op, name) for name in image.pointers]
         call = kernel_call(
             op,
             image,
             gpu,
-            function=function,
-            pointers=pointers,
+            function=self.kernels.load(key, gpu, op),
+            pointers=[self.pointers(op, name, image) for name in image.pointers],
             capacity=self.program.capacity,
             priority=priority,
+            guard=self.guard(op),
         )
         self.kernels.allow_shared(key, gpu, call.shared)
         return call
 
-    def pointer(self, op: Op, argument: str) -> int:
+    def pointers(self, op: Op, argument: str, image: KernelImage) -> Argument:
+        """The address of an argument; of one over all ranks, a table by value."""
+        if argument not in image.tables:
+            return POINTER, self.pointer(op, argument)
+        ranks = range(image.tables[argument])
+        return f"{len(ranks)}Q", tuple(self.pointer(op, argument, rank) for rank in ranks)
+
+    def pointer(self, op: Op, argument: str, peer: int | None = None) -> int:
         for access in op.accesses:
-            if access.argument == argument:
-                address = self.memory.address(self.program.buffers[access.region.buffer])
+            if access.argument == argument and access.peer == peer:
+                address = self.address(access.region.buffer)
                 return address + access.region.start if access.is_ring else address
         return 0
+
+    def address(self, buffer: str) -> int:
+        return self.memory.address(self.program.buffers[buffer], self.schedule)
+
+    def guard(self, op: Op) -> int:
+        """The word that tells guarded kernels that their unit has failed; null without units."""
+        return self.words.failed(self.words.unit_of(self.schedule, op)) if self.words else 0
+
+    def signalling_calls(self, op: Op, priority: int) -> tuple[Call, ...]:
+        """What counting, signalling and awaiting are on the device."""
+        assert self.words is not None
+        if self.schedule.sync is Signalling.MEMOPS:
+            return memory_ops(op, self.words, self.schedule)
+        return tuple(
+            self.small_kernel(op, arguments, threads, priority)
+            for threads, arguments in signalling_arguments(op, self.words, self.schedule)
+        )
+
+    def small_kernel(
+        self, op: Op, arguments: tuple[Argument, ...], threads: int, priority: int
+    ) -> KernelCall:
+        image = signal_image(op)
+        assert image is not None
+        # That of the plan has a cubin, if it is still the one that we would call.
+        found = self.kernels.images.get(image.key, image)
+        function = self.kernels.load_image(found, self.gpus[op.device], op)
+        return KernelCall(function, (1, 1, 1), (threads, 1, 1), 0, arguments, priority=priority)
 
     def calls(self, op: Op, count: int | None) -> tuple[Call, ...]:
         """What the op does with ``count`` rows in use."""
@@ -97,15 +150,15 @@ class Work:
     def settle(self, op: Op) -> CallsOfCount:
         match op.work:
             case Kernel():
-                launch = (self.launches[op.name],)
-                return lambda count: launch
+                return whatever_the_count((self.launches[op.name],))
             case Copy():
                 return self.copies(op)
             case Fill():
                 return self.fills(op, op.work)
             case Join() | Extern():
-                return lambda count: ()
+                return whatever_the_count(())
             case Opaque() | Transfer() | Begin() | Signal() | Await():
+                # Signals and awaits were settled when the work was prepared.
                 raise nothing_to_run(op)
 
     def emitted(self, op: Op, count: int | None) -> tuple[Call, ...]:
@@ -155,7 +208,7 @@ class Work:
         """The address at which an argument begins, and the bytes of one of its rows."""
         access = op[argument]
         buffer = self.program.buffers[access.region.buffer]
-        address = self.memory.address(buffer)
+        address = self.address(buffer.name)
         if not address:
             raise UsageError(
                 f"'{buffer.name}' is optional and nothing is bound to it, "
@@ -163,6 +216,75 @@ class Work:
             )
         slot = access.region.start if access.is_ring else 0
         return address + slot, buffer.row_nbytes
+
+
+def whatever_the_count(calls: tuple[Call, ...]) -> CallsOfCount:
+    return lambda count: calls
+
+
+def signalling_arguments(
+    op: Op, words: Words, schedule: Schedule
+) -> Iterator[tuple[int, tuple[Argument, ...]]]:
+    """Threads and arguments of each launch of ``templates/shared/units.cuh.j2`` that the op is."""
+    unit = words.unit_of(schedule, op)
+    match op.work:
+        case Begin():
+            yield 1, ((POINTER, words.epoch(unit, schedule.entry)),)
+        case Signal():
+            targets = words.signalled(schedule, op)
+            most = width(len(targets))
+            for first in range(0, len(targets), MOST):
+                some = targets[first : first + MOST]
+                yield (
+                    most,
+                    (
+                        table("Q", some, most),
+                        ("i", len(some)),
+                        (POINTER, words.epoch(unit, schedule.entry)),
+                        (POINTER, words.failed(unit)),
+                    ),
+                )
+        case Await():
+            wanted = words.wanted(schedule, op)
+            for first in range(0, len(wanted), MOST):
+                arguments = await_arguments(wanted[first : first + MOST], width(len(wanted)))
+                yield (
+                    width(len(wanted)),
+                    (
+                        *arguments,
+                        ("Q", words.who(op, first)),
+                        (POINTER, words.failed(unit)),
+                        (POINTER, words.limit(unit)),
+                        (POINTER, words.page),
+                        (POINTER, words.record(unit)),
+                    ),
+                )
+
+
+def await_arguments(wanted: Sequence[Wanted], most: int) -> tuple[Argument, ...]:
+    return (
+        table("Q", [each.word for each in wanted], most),
+        table("Q", [each.epoch for each in wanted], most),
+        table("I", [int(each.is_earlier) for each in wanted], most),
+        ("i", len(wanted)),
+    )
+
+
+def table(code: str, values: Sequence[int], most: int) -> Argument:
+    return f"{most}{code}", (*values, *[0] * (most - len(values)))
+
+
+def memory_ops(op: Op, words: Words, schedule: Schedule) -> tuple[Call, ...]:
+    """Flags that are put up by a signal, and taken down by whoever has seen them. The launch is
+    joined: no flag is put up again before it was taken down."""
+    found: list[MemoryOp] = []
+    if isinstance(op.work, Signal):
+        found = [MemoryOp(False, address, 1) for address in words.signalled(schedule, op)]
+    if isinstance(op.work, Await):
+        for address in words.flags(schedule, op):
+            found += [MemoryOp(True, address, 1), MemoryOp(False, address, 0)]
+    starts = range(0, len(found), MOST_MEMORY_OPS - 1)
+    return tuple(MemoryOpsCall(tuple(found[at : at + MOST_MEMORY_OPS - 1])) for at in starts)
 
 
 def fill_calls(target: int, pattern: bytes, elements: int) -> tuple[FillCall, ...]:
