@@ -27,6 +27,8 @@ class Style:
     rim: str
 
 
+# Of lines, which have to show on white and on black.
+CURVES = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999999")
 RIMS = ("#ffffff", "#333333", "#aa3377", "#004488")
 
 
