@@ -11,11 +11,12 @@ from graphc import api
 from graphc.ir import Program, Schedule
 from graphc.kernels.contract import Catalog
 from graphc.machine import place_devices
-from graphc.passes.choose_routes import choose_routes, chosen_routes, requirements
+from graphc.passes.choose_routes import choose_routes, chosen_routes, has_auto, requirements
 from graphc.pipeline import Observer, collector_paused, ignore, schedule_program
 from graphc.plan import Plan, Proof, Requirement
 from graphc.profiles import ProfileSpec, load_profile
 from graphc.resources import kernel_folders
+from graphc.routes import RouteSpec
 from graphc.simulation.predict import Prediction, predict
 from graphc.text.diagnostics import UsageError
 
@@ -55,6 +56,13 @@ def simulate(
         if options:
             raise UsageError(f"{next(iter(options))}: only a spec takes values")
         chosen = chosen_of(what, profile, devices)
+    return predicted(chosen, profile, count=count, devices=devices)
+
+
+def predicted(
+    chosen: Chosen, profile: ProfileSpec, *, count: int | None = None, devices: Devices = None
+) -> Prediction:
+    """The replay of a schedule that the machine takes."""
     program = chosen.schedule.program
     return predict(
         chosen.schedule,
@@ -88,7 +96,7 @@ def schedule_for(
         assert program is not None
         placed = placed_on(program, profile, devices)
         why: list[str] = []
-        for auto in api.candidates(program, known):
+        for auto in by_preference(known) if has_auto(program) else [next(iter(known))]:
             chosen = choose_routes(program, known, auto=auto)
             missing = first_missing(requirements(chosen, known), profile, placed)
             if missing is not None:
@@ -99,6 +107,11 @@ def schedule_for(
             )
             return Chosen(found, chosen_routes(chosen), catalog, built.params, proof)
     raise no_variant(profile, why)
+
+
+def by_preference(routes: Mapping[str, RouteSpec]) -> list[str]:
+    found = sorted(routes.values(), key=lambda each: (-each.prefer, each.name))
+    return [each.name for each in found]
 
 
 def chosen_of(what: Schedule | Plan, profile: ProfileSpec, devices: Devices) -> Chosen:

@@ -443,6 +443,59 @@ def sweep(
 
 
 @app.command()
+def simulate(
+    file: SpecOrPlan,
+    machine: Annotated[
+        Path,
+        typer.Option(
+            metavar="MACHINE",
+            help="A machine's profile: a file, or the name of a shipped one such as h200x2.",
+        ),
+    ],
+    count: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Rows in use, at most the capacity; all if absent."),
+    ] = None,
+    suggests: Annotated[
+        bool,
+        typer.Option(
+            "--suggest", help="Look for a better schedule, and print the values that make it."
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --suggest: write it as a schedule file, too."),
+    ] = None,
+    values: Values = None,
+    preset: Preset = None,
+    schedule: ScheduleFile = None,
+    kernels: Kernels = None,
+    routes: Routes = None,
+    is_json: Json = False,
+) -> int:
+    """Predict a replay on a machine that need not be at hand.
+
+    How long it takes, the least it could take and why, how busy each engine is, and the critical
+    path. Of routes left to auto the machine decides: the first that its profile allows is taken.
+
+    \b
+    Examples:
+      graphc simulate moe_peer --machine h200x2 --preset full
+      graphc simulate moe_peer --machine mine.yaml --preset full --set route=host_copy --json
+      graphc simulate moe_peer --machine h200x2_no_p2p --preset full --suggest --out best.yaml
+    """
+    from graphc.cli.simulate import SimulateOptions, run_simulate
+
+    wanted = request(
+        file, values=values, preset=preset, schedule=schedule, kernels=kernels, routes=routes
+    )
+    options = SimulateOptions(
+        machine=machine, count=count, suggests=suggests, out=out, is_json=is_json
+    )
+    return run_simulate(wanted, options)
+
+
+@app.command()
 def doctor(is_json: Json = False) -> int:
     """Say what this machine can do, and what is missing.
 

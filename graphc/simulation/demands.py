@@ -75,22 +75,26 @@ class Links:
     """The machine's links, numbered: what each of them carries in all, in bytes a microsecond."""
 
     rates: tuple[float, ...]
-    names: tuple[str, ...]
+    ends: tuple[tuple[int, str], ...]  # of each: the GPU at its end, and what to call it
 
     @staticmethod
     def of(profile: ProfileSpec) -> Links:
         host, peer, count = profile.host, profile.peer, profile.gpus.count
-        rates, names = [2 * count * host.all_gb_s], ["all host links"]
+        rates, ends = [2 * count * host.all_gb_s], [(-1, "all links of the host")]
         for gpu in range(count):
             to_host, from_host = profile.to_host_gb_s(gpu), profile.from_host_gb_s(gpu)
-            both = max(2 * host.both_ways_gb_s, to_host, from_host)
-            rates += [to_host, from_host, both]
-            names += [f"gpu {gpu} to host", f"host to gpu {gpu}", f"gpu {gpu} and host"]
-            one, two = (peer.copy_gb_s, 2 * peer.both_ways_gb_s) if peer else (1.0, 1.0)
-            most = max(one, *(y for _, y in peer.reads_gb_s + peer.writes_gb_s)) if peer else one
-            rates += [most, most, max(two, most)]
-            names += [f"gpu {gpu} to peers", f"peers to gpu {gpu}", f"gpu {gpu} and peers"]
-        return Links(tuple(1e3 * each for each in rates), tuple(names))
+            rates += [to_host, from_host, max(2 * host.both_ways_gb_s, to_host, from_host)]
+            ends += [(gpu, "GPU to host"), (gpu, "host to GPU"), (gpu, "GPU and host")]
+            one, both = (peer.copy_gb_s, 2 * peer.both_ways_gb_s) if peer else (1.0, 1.0)
+            if peer is not None:
+                one = max(one, *(rate for _, rate in peer.reads_gb_s + peer.writes_gb_s))
+            rates += [one, one, max(both, one)]
+            ends += [
+                (gpu, "GPU to peers"),
+                (gpu, "peers to GPU"),
+                (gpu, "GPU and peers"),
+            ]
+        return Links(tuple(1e3 * each for each in rates), tuple(ends))
 
 
 def to_host(gpu: int) -> tuple[int, ...]:
@@ -175,8 +179,9 @@ class Demands:
                 if target is None
                 else (from_host(end), self.profile.from_host_gb_s(end), "copy from host")
             )
+            # The link is so much slower than the GPU's memory that other users do not notice.
             flow = Flow(links, nbytes, [[1.0, rate]])
-            return Demand(Kind.COPY, way, gpu, host.copy_us, memory=memory, flows=(flow,))
+            return Demand(Kind.COPY, way, gpu, host.copy_us, flows=(flow,))
         if peer is None:
             raise self.no_peer(op)
         flow = Flow(to_peer(source, target), nbytes, [[1.0, peer.copy_gb_s]])

@@ -109,6 +109,7 @@ class Simulation:
         self.events: list[tuple[float, int, int, int, Activity | None]] = []
         self.turn = 0
         self.dirty: set[int] = set()
+        self.fair: dict[tuple[tuple[tuple[int, ...], float], ...], list[float]] = {}
         self.flows_changed = False
 
     def run(self) -> list[Ran]:
@@ -301,26 +302,30 @@ class Simulation:
     # --- rates -------------------------------------------------------------------------------
 
     def rates(self, now: float) -> None:
-        changed: dict[int, Activity] = {}
+        changed: list[Activity] = []
         if self.flows_changed:
-            self.share_links()
-            for each in self.flowing:
-                changed[id(each)] = each
-                self.dirty.update(gpu for gpu, _ in each.demand.memory)
             self.flows_changed = False
-        for number in sorted(self.dirty):
-            self.share_memory(number)
-            for each in self.gpus[number].users:
-                changed[id(each)] = each
-        self.dirty.clear()
-        for each in changed.values():
+            changed = self.share_links()
+            for each in changed:
+                for gpu, _ in each.demand.memory:
+                    self.dirty.add(gpu)
+        if self.dirty:
+            for number in sorted(self.dirty):
+                self.share_memory(number)
+                changed += self.gpus[number].users
+            self.dirty.clear()
+        for each in changed:
             self.settle(each, now)
 
     def settle(self, activity: Activity, now: float) -> None:
         """How long it takes from now on, and when it will end if nothing changes."""
-        demand = activity.demand
-        fluid = max(activity.compute_us, activity.flow_us, *activity.memory_us, 0.0)
-        duration = max(LEAST_US, demand.fixed_us + fluid)
+        fluid = activity.compute_us
+        if activity.flow_us > fluid:
+            fluid = activity.flow_us
+        for each in activity.memory_us:
+            if each > fluid:
+                fluid = each
+        duration = activity.demand.fixed_us + fluid or LEAST_US
         if duration == activity.duration_us:
             return
         if activity.duration_us:
@@ -333,70 +338,98 @@ class Simulation:
 
     def share_memory(self, number: int) -> None:
         """The time of each activity's bytes in one GPU's memory."""
-        users = self.gpus[number].users
+        users, bandwidth = self.gpus[number].users, self.bandwidth
+        if len(users) == 1:
+            activity = users[0]
+            index, nbytes = bytes_in(activity, number)
+            activity.memory_us[index] = nbytes / self.most_memory(activity)
+            return
         beside = [each for each in users if each.demand.beside]
         wants = []
         total = 0.0
-        for each in users:
-            demand = each.demand
-            nbytes = each.share * next(size for gpu, size in demand.memory if gpu == number)
-            most = self.bandwidth
-            if demand.kind >= Kind.WIDE:
-                most = min(most, each.sms * self.one_sm)
-                if beside and demand.kind is Kind.NARROW:
-                    others = (other.demand.beside for other in beside if other is not each)
-                    most = min(most, *others, most)
+        for turn, each in enumerate(users):
+            index, nbytes = bytes_in(each, number)
+            most = self.most_memory(each)
+            if beside and each.demand.kind is Kind.NARROW:
+                for other in beside:
+                    if other is not each and other.demand.beside < most:
+                        most = other.demand.beside
             alone = max(each.compute_us, each.flow_us, nbytes / most)
             rate = nbytes / alone if alone else 0.0
-            wants.append((rate, nbytes, each))
+            wants.append((rate, turn, nbytes, index))
             total += rate
-        if total <= self.bandwidth:
-            for rate, nbytes, each in wants:
-                self.note_memory(each, number, nbytes / rate if rate else 0.0)
-            return
-        left, count = self.bandwidth, len(wants)
-        for rate, nbytes, each in sorted(wants, key=lambda want: want[0]):
-            given = min(rate, left / count)
+        left, count = bandwidth, len(wants)
+        if total > bandwidth:
+            wants.sort()
+        for rate, turn, nbytes, index in wants:
+            given = rate if total <= bandwidth else min(rate, left / count)
             left -= given
             count -= 1
-            self.note_memory(each, number, nbytes / given if given else 0.0)
+            users[turn].memory_us[index] = nbytes / given if given else 0.0
 
-    def note_memory(self, activity: Activity, number: int, us: float) -> None:
-        for index, (gpu, _) in enumerate(activity.demand.memory):
-            if gpu == number:
-                activity.memory_us[index] = us
+    def most_memory(self, activity: Activity) -> float:
+        """What its multiprocessors can take of the memory."""
+        if activity.demand.kind < Kind.WIDE:
+            return self.bandwidth
+        return min(self.bandwidth, activity.sms * self.one_sm)
 
-    def share_links(self) -> None:
-        """Fair rates: all grow alike, until a link is full or a flow has all that it can use."""
-        flows = [
-            (activity, flow, most)
-            for activity in self.flowing
-            for flow, most in zip(activity.demand.flows, activity.flow_rates, strict=True)
-        ]
+    def share_links(self) -> list[Activity]:
+        """Fair rates; the activities whose bytes now take another time."""
+        key = tuple(
+            (flow.links, most)
+            for each in self.flowing
+            for flow, most in zip(each.demand.flows, each.flow_rates, strict=True)
+        )
+        if key not in self.fair:
+            self.fair[key] = fair_rates(key, self.links)
+        rates = iter(self.fair[key])
+        changed = []
         for each in self.flowing:
-            each.flow_us = 0.0
-        left = dict.fromkeys((link for _, flow, _ in flows for link in flow.links), 0.0)
-        users = dict.fromkeys(left, 0)
-        for link in left:
-            left[link] = self.links[link]
-        for _, flow, _ in flows:
-            for link in flow.links:
-                users[link] += 1
-        while flows:
-            even = min(left[link] / users[link] for _, flow, _ in flows for link in flow.links)
-            capped = [each for each in flows if each[2] <= even]
-            full = capped or [
-                each
-                for each in flows
-                if any(left[link] / users[link] <= even * (1 + 1e-9) for link in each[1].links)
-            ]
-            for activity, flow, most in full:
-                rate = min(most, even)
-                activity.flow_us = max(activity.flow_us, activity.share * flow.nbytes / rate)
-                for link in flow.links:
-                    left[link] -= rate
-                    users[link] -= 1
-            flows = [each for each in flows if not any(each is one for one in full)]
+            us = 0.0
+            for flow in each.demand.flows:
+                us = max(us, each.share * flow.nbytes / next(rates))
+            if us != each.flow_us:
+                each.flow_us = us
+                changed.append(each)
+        return changed
+
+
+def bytes_in(activity: Activity, number: int) -> tuple[int, float]:
+    """Which of its memories is that of the GPU, and the bytes there."""
+    for index, (gpu, nbytes) in enumerate(activity.demand.memory):
+        if gpu == number:
+            return index, activity.share * nbytes
+    raise KeyError(number)
+
+
+def fair_rates(flows: Sequence[tuple[Sequence[int], float]], rates: Sequence[float]) -> list[float]:
+    """All grow alike, until a link is full or a flow has the most that it can use.
+
+    >>> fair_rates([((0,), 9.0), ((0, 1), 9.0), ((1,), 1.0)], [10.0, 4.0])
+    [7.0, 3.0, 1.0]
+    """
+    left = {link: rates[link] for links, _ in flows for link in links}
+    users = dict.fromkeys(left, 0)
+    for links, _ in flows:
+        for link in links:
+            users[link] += 1
+    found = [0.0] * len(flows)
+    growing = list(range(len(flows)))
+    while growing:
+        even = {link: left[link] / users[link] for link in left if users[link]}
+        parts = {each: min(even[link] for link in flows[each][0]) for each in growing}
+        # Those that can use less than an even part come first: they leave the rest more.
+        done = [each for each in growing if flows[each][1] <= parts[each]]
+        least = min(parts.values())
+        done = done or [each for each in growing if parts[each] <= least * (1 + 1e-9)]
+        for each in done:
+            links, most = flows[each]
+            found[each] = min(most, parts[each])
+            for link in links:
+                left[link] -= found[each]
+                users[link] -= 1
+        growing = [each for each in growing if each not in done]
+    return found
 
 
 def compute_us(activity: Activity) -> float:
