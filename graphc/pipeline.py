@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Concatenate, ParamSpec, TypeAlias, TypeVar
 
-from graphc.ir import Emit, Program, Schedule, Settings
+from graphc.ir import (
+    Allocation,
+    Emit,
+    LaunchContract,
+    Memory,
+    Program,
+    Schedule,
+    Settings,
+)
 from graphc.kernels.contract import Catalog
 from graphc.passes.assign_streams import assign_streams
 from graphc.passes.choose_routes import choose_routes
+from graphc.passes.divide import divide
+from graphc.passes.find_handshakes import find_handshakes
 from graphc.passes.infer_dependencies import infer_dependencies
 from graphc.passes.insert_events import insert_events
 from graphc.passes.lower_routes import lower_routes
 from graphc.passes.plan_memory import plan_memory
 from graphc.passes.split_pieces import split_pieces
+from graphc.passes.find_units import find_units
 from graphc.plan import Proof
 from graphc.routes import RouteSpec
 from graphc.text.diagnostics import CompilerBug, GraphcError
@@ -79,6 +90,40 @@ class Run:
         return result
 
 
+def schedule_programs(
+    programs: Sequence[Program],
+    routes: Mapping[str, RouteSpec],
+    catalog: Catalog,
+    settings: Settings,
+    *,
+    auto: str,
+    observe: Observer = ignore,
+    dump: Dumper = no_dump,
+) -> tuple[tuple[Program, ...], tuple[Schedule, ...], Proof]:
+    """The programs of all entries with routes chosen, their schedules, and one proof of all."""
+    run = Run(observe, dump)
+    chosen, divided, memories = [], [], []
+    for program in programs:
+        chosen.append(run(choose_routes, program, routes, auto=auto))
+        lowered = run(lower_routes, chosen[-1], routes, catalog)
+        pieces = run(split_pieces, lowered)
+        graph = run(infer_dependencies, pieces)
+        units = find_units(graph.program, settings.units)
+        graph, memory = run(plan_memory, graph, settings.memory, units)
+        placed = run(assign_streams, graph, settings.max_streams)
+        divided.append(run(divide, placed, units, settings) if units else placed)
+        memories.append(memory)
+    if len(programs) > 1:
+        memories = share_arenas(memories)
+    if settings.launch is LaunchContract.FREE and any(each.units for each in divided):
+        divided = run(find_handshakes, divided, memories, settings)
+    schedules = tuple(
+        run(insert_events, placed, memory, settings)
+        for placed, memory in zip(divided, memories, strict=True)
+    )
+    return tuple(chosen), schedules, run(verify, schedules)
+
+
 def schedule_program(
     program: Program,
     routes: Mapping[str, RouteSpec],
@@ -89,21 +134,29 @@ def schedule_program(
     observe: Observer = ignore,
     dump: Dumper = no_dump,
 ) -> tuple[Program, Schedule, Proof]:
-    """The program with its routes chosen, its schedule, and the proof that nothing races."""
-    run = Run(observe, dump)
-    chosen = run(choose_routes, program, routes, auto=auto)
-    lowered = run(lower_routes, chosen, routes, catalog)
-    pieces = run(split_pieces, lowered)
-    graph = run(infer_dependencies, pieces)
-    graph, memory = run(plan_memory, graph, settings.memory)
-    placed = run(assign_streams, graph, settings.max_streams)
-    schedule = run(insert_events, placed, memory, settings.emit)
-    return chosen, schedule, run(verify, schedule)
+    """One program by itself, as ``schedule_programs`` does it."""
+    chosen, schedules, proof = schedule_programs(
+        (program,), routes, catalog, settings, auto=auto, observe=observe, dump=dump
+    )
+    return chosen[0], schedules[0], proof
 
 
-def verify(schedule: Schedule) -> Proof:
-    """Prove the streams and, where the edges are what is built, these, too."""
-    proof = verify_order(schedule)
-    if schedule.emit is Emit.NODES:
-        verify_order(schedule, order="edges")
+def share_arenas(memories: Sequence[Memory]) -> list[Memory]:
+    """The layouts with each allocation as large as any entry needs it: all entries share them."""
+    largest: dict[str, Allocation] = {}
+    for each in (each for memory in memories for each in memory.allocations):
+        if each.name not in largest or largest[each.name].nbytes < each.nbytes:
+            largest[each.name] = each
+    return [
+        replace(memory, allocations=tuple(largest[each.name] for each in memory.allocations))
+        for memory in memories
+    ]
+
+
+def verify(schedules: Schedule | Sequence[Schedule]) -> Proof:
+    """Prove the streams of all entries and, where the edges are what is built, these, too."""
+    every = (schedules,) if isinstance(schedules, Schedule) else tuple(schedules)
+    proof = verify_order(every)
+    if any(schedule.emit is Emit.NODES for schedule in every):
+        verify_order(every, order="edges")
     return proof

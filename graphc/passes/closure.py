@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from graphc.ir import Graph
+from graphc.ir import Graph, Placed
 
 History: TypeAlias = tuple[int, int]  # start, bits: all nodes below start, and start + each bit
 NOTHING: History = (0, 0)
@@ -114,3 +114,20 @@ def members(nodes: int) -> list[int]:
         result.append(node)
         nodes ^= 1 << node
     return result
+
+
+def issued_before(placed: Placed, *, by_streams: bool) -> list[list[int]]:
+    """For each op, in order of issue, what is right before it: by edges, if asked by streams."""
+    place = {name: index for index, name in enumerate(placed.order)}
+    edges = placed.graph.edges.pred
+    tails: dict[str, int] = {}
+    before = []
+    for index, name in enumerate(placed.order):
+        nodes = [place[other] for other in edges[name]]
+        if by_streams:
+            stream = placed.stream_of[name]
+            if stream in tails:
+                nodes.append(tails[stream])
+            tails[stream] = index
+        before.append(nodes)
+    return before

@@ -34,6 +34,7 @@ from graphc.ir import (
     Program,
     Role,
     Slot,
+    Unit,
 )
 from graphc.passes.closure import (
     NOTHING,
@@ -45,33 +46,36 @@ from graphc.passes.closure import (
     predecessors,
     shared,
 )
+from graphc.passes.find_units import unit_numbers
 
 ALIGNMENT = 256
 CANDIDATES = 16  # slots tried for a buffer: keeps the pass linear where nothing can be shared
 SEVERAL = 3  # fewer predecessors than this never need a join
 
 
-def plan_memory(graph: Graph, memory: str) -> tuple[Graph, Memory]:
+def plan_memory(graph: Graph, memory: str, units: tuple[Unit, ...] = ()) -> tuple[Graph, Memory]:
     """Lay out all buffers; ``memory`` is ``concurrent`` or ``tight``."""
     program, before = graph.program, predecessors(graph)
-    lives = lifetimes(program)
+    scratch = scratch_bases(program, units)
+    lives = lifetimes(program, scratch)
     if memory == "tight":
         arenas = share(program, lives, fits_by_program)
         graph, added = add_orders(graph, before, arenas)
-        return graph, Memory(*place(program, arenas), added)
+        return graph, Memory(*place(program, scratch, arenas), added)
     closure = histories(before)
     for life in lives:
         life.before_all = shared(closure[index] for index in life.ops)
-    return graph, Memory(*place(program, share(program, lives, fits_by_graph)))
+    return graph, Memory(*place(program, scratch, share(program, lives, fits_by_graph)))
 
 
 def separate(program: Program) -> Memory:
     """A layout in which only overlays share bytes: that of a hand-written schedule."""
     arenas: dict[Arena, list[Row]] = {}
-    for name in scratch_bases(program):
+    scratch = scratch_bases(program)
+    for name in scratch:
         buffer = program.buffers[name]
         arenas.setdefault(arena_of(buffer), []).append(Row(buffer.nbytes, [Life(name)]))
-    return Memory(*place(program, arenas))
+    return Memory(*place(program, scratch, arenas))
 
 
 # Lifetimes
@@ -94,10 +98,9 @@ class Life:
         return self.reading | self.writing
 
 
-def lifetimes(program: Program) -> list[Life]:
+def lifetimes(program: Program, scratch: Mapping[str, None]) -> list[Life]:
     """The lives of all scratch buffers that are touched, by their first op."""
     base_of = {name: resolve(program.buffers, name)[0] for name in program.buffers}
-    scratch = scratch_bases(program)
     lives: dict[str, Life] = {}
     for index, op in enumerate(program.ops):
         for access in op.accesses:
@@ -114,18 +117,32 @@ def lifetimes(program: Program) -> list[Life]:
     return list(lives.values())
 
 
-def scratch_bases(program: Program) -> dict[str, None]:
+def scratch_bases(program: Program, units: tuple[Unit, ...] = ()) -> dict[str, None]:
     """The buffers that lie in arenas: scratch that is no overlay, nor below one with a role."""
     bound = {
         resolve(program.buffers, name)[0]
         for name, buffer in program.buffers.items()
         if buffer.role is not Role.SCRATCH
     }
+    if units:
+        bound |= between_units(program, units)
     return {
         name: None
         for name, buffer in program.buffers.items()
         if buffer.overlay is None and name not in bound
     }
+
+
+def between_units(program: Program, units: tuple[Unit, ...]) -> set[str]:
+    """The buffers that more than the unit of their device touches, or may touch."""
+    unit_of = unit_numbers(units)
+    found = set()
+    for op in program:
+        for access in op.accesses:
+            buffer = program.buffers[access.region.buffer]
+            if buffer.is_symmetric or unit_of.get(buffer.device) != unit_of[op.device]:
+                found.add(resolve(program.buffers, buffer.name)[0])
+    return found
 
 
 def resolve(buffers: Mapping[str, Buffer], name: str) -> tuple[str, int]:
@@ -221,12 +238,11 @@ def take(
 
 
 def place(
-    program: Program, arenas: Mapping[Arena, list[Row]]
+    program: Program, scratch: Mapping[str, None], arenas: Mapping[Arena, list[Row]]
 ) -> tuple[tuple[Allocation, ...], dict[str, Slot]]:
     """Allocations and slots: arenas row by row, then buffers with a role, then overlays."""
     allocations = []
     slots: dict[str, Slot] = {}
-    scratch = scratch_bases(program)
     for arena, rows in arenas.items():
         offset = 0
         for row in rows:

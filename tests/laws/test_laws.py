@@ -25,7 +25,7 @@ from oracles import (
 )
 from strategies import programs, random_program
 
-from graphc.ir import Emit, Graph, Memory, Program, Schedule, Wait
+from graphc.ir import Graph, Memory, Program, Schedule, Settings, Wait
 from graphc.passes.assign_streams import assign_streams
 from graphc.passes.infer_dependencies import infer_dependencies
 from graphc.passes.insert_events import insert_events
@@ -43,7 +43,7 @@ def compiled(program: Program, memory: str, max_streams: int) -> tuple[Graph, Gr
     inferred = infer_dependencies(program)
     graph, layout_of = plan_memory(inferred, memory)
     placed = assign_streams(graph, max_streams)
-    return inferred, graph, insert_events(placed, layout_of, Emit.CAPTURE)
+    return inferred, graph, insert_events(placed, layout_of, Settings())
 
 
 def position(program: Program) -> dict[str, int]:

@@ -10,7 +10,7 @@ import yaml
 from oracles import Machine, interleaving, topological
 from small_programs import small_program
 
-from graphc.ir import Emit, Graph, Memory, Placed, Program, Schedule
+from graphc.ir import Graph, Memory, Placed, Program, Schedule, Settings
 from graphc.passes.assign_streams import assign_streams
 from graphc.passes.infer_dependencies import infer_dependencies
 from graphc.passes.insert_events import insert_events
@@ -30,7 +30,7 @@ def test_the_outcome_is_the_one_written_down(path: Path, update_golden: bool) ->
     program = small_program(case["buffers"], case["ops"])
     graph, memory = plan_memory(infer_dependencies(program), case.get("memory", "concurrent"))
     placed = assign_streams(graph, case.get("max_streams", 4))
-    schedule = insert_events(placed, memory, Emit.CAPTURE)
+    schedule = insert_events(placed, memory, Settings())
     found = {
         "infer_dependencies": lambda: edges_of(graph),
         "plan_memory": lambda: memory_of(memory),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from small_programs import small_program
 
-from graphc.ir import Emit, Program, Record, Schedule, Wait
+from graphc.ir import Program, Record, Schedule, Settings, Wait
 from graphc.passes.assign_streams import assign_streams
 from graphc.passes.infer_dependencies import infer_dependencies
 from graphc.passes.insert_events import insert_events
@@ -62,7 +62,7 @@ def program_of(shape: Shape) -> Program:
 
 def schedule_of(shape: Shape, max_streams: int = 4) -> Schedule:
     graph, memory = plan_memory(infer_dependencies(program_of(shape)), "concurrent")
-    return insert_events(assign_streams(graph, max_streams), memory, Emit.CAPTURE)
+    return insert_events(assign_streams(graph, max_streams), memory, Settings())
 
 
 @SHAPED
