@@ -1,16 +1,18 @@
 """A driver that has no GPU: it writes down its calls, keeps graphs as CUDA would, and can lie.
 
-Memory is real memory of this process, so copies and fills really happen, at once on a stream and
-at a launch in a graph. Kernels are Python functions by the names of their entries. Captures follow
-streams and events; what CUDA would refuse (an unjoined stream, a node without bytes, a launch into
-a broken capture) is refused.
+Memory is real memory of this process, so copies and fills really happen: at once, unless something
+before them on their stream has to wait for what another stream does. Kernels are Python functions
+by the names of their entries; one that raises ``Pending`` is tried again when something else has
+happened, so that graphs can wait for each other. Waiting for a stream lets time pass (``now_ns``);
+what waits for ever is a ``Hang``. Captures follow streams and events; what CUDA would refuse (an
+unjoined stream, a node without bytes, a launch into a broken capture) is refused.
 """
 
 from __future__ import annotations
 
 import ctypes
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -25,14 +27,62 @@ from graphc.gpu.protocol import (
     DeviceFacts,
     FillCall,
     KernelCall,
+    LaunchStep,
+    MemoryOpsCall,
     NodeKind,
     PointerFacts,
+    RecordStep,
+    Step,
+    WaitStep,
 )
+from graphc.kernels.signals import AWAIT, BEGIN, SIGNAL
 from graphc.text.diagnostics import CudaError
 
 KernelFunction = Callable[..., None]  # called with the values of the arguments
-KINDS = {KernelCall: NodeKind.KERNEL, CopyCall: NodeKind.COPY, FillCall: NodeKind.FILL}
+KINDS = {
+    KernelCall: NodeKind.KERNEL, CopyCall: NodeKind.COPY, FillCall: NodeKind.FILL,
+    MemoryOpsCall: NodeKind.MEMORY_OPS,
+}  # fmt: skip
 HOST_ORDINAL = -1
+TICK_NS = 1_000_000_000  # that pass while the host waits in vain
+MOST_TICKS = 100
+
+
+class Pending(Exception):
+    """What a kernel waits for has not come yet."""
+
+
+class Hang(AssertionError):
+    """The host waits for what can never end."""
+
+
+@dataclass
+class Item:
+    """What a stream still has to do: a call, an event to record or to wait for, or a graph."""
+
+    call: Call | None = None
+    event: int = 0
+    number: int = 0  # of the event's record
+    is_record: bool = False
+    replay: FakeReplay | None = None
+    since_ns: int | None = None  # when it began to wait
+
+
+@dataclass
+class FakeReplay:
+    """One launch of a graph: the nodes that are still to run, and what each does."""
+
+    items: dict[int, Item]
+    before: dict[int, tuple[int, ...]]
+    after: dict[int, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for node, before in self.before.items():
+            for each in dict.fromkeys(before):
+                self.after.setdefault(each, []).append(node)
+
+    def is_ready(self, node: int) -> bool:
+        return not any(each in self.items for each in self.before[node])
 
 
 @dataclass
@@ -100,6 +150,15 @@ class RecordingDriver:
         self.graphs: dict[int, FakeGraph] = {}
         self.execs: dict[int, FakeExec] = {}
         self.peer_contexts: set[tuple[int, int]] = set()
+        self.queues: dict[int, deque[Item]] = {}
+        self.records: Counter[int] = Counter()  # event -> how often it was recorded
+        self.happened: dict[int, int] = {}  # event -> the latest of its records that took place
+        self.now_ns = 0
+        self.current: Item = Item()  # what is performed now
+        self.skipped: set[int] = set()  # executables whose launches are lost
+        self.kernels = {
+            BEGIN: self.begin, SIGNAL: self.signal, AWAIT: self.await_signals, **self.kernels,
+        }  # fmt: skip
 
     def note(self, name: str, *arguments: Any) -> None:
         self.calls.append((name, *arguments))
@@ -169,6 +228,8 @@ class RecordingDriver:
 
     def synchronize_context(self) -> None:
         self.note("synchronize_context")
+        own = [each for each in self.queues if self.stream_context(each) == self.current_context()]
+        self.wait_for(own)
 
     @property
     def here(self) -> int:
@@ -269,6 +330,80 @@ class RecordingDriver:
 
     def synchronize(self, stream: int) -> None:
         self.note("synchronize", stream)
+        self.wait_for([stream])
+
+    def is_idle(self, stream: int) -> bool:
+        self.progress()
+        return not self.queues.get(stream)
+
+    def wait_for(self, streams: Sequence[int]) -> None:
+        """Let everything run, and time pass, until the streams are empty."""
+        for _ in range(MOST_TICKS):
+            self.progress()
+            if not any(self.queues.get(each) for each in streams):
+                return
+            self.now_ns += TICK_NS
+        raise Hang(f"streams {streams} wait for ever")
+
+    def progress(self) -> None:
+        """Run whatever can run, on all streams, until nothing can."""
+        has_moved = True
+        while has_moved:
+            has_moved = False
+            for stream in self.in_some_order([each for each in self.queues if self.queues[each]]):
+                queue = self.queues[stream]
+                while queue and self.has_ended(queue[0]):
+                    queue.popleft()
+                    has_moved = True
+                if queue and queue[0].replay is not None:
+                    has_moved |= self.run_some(queue[0].replay)
+
+    def in_some_order(self, values: list[int]) -> list[int]:
+        return values if self.random is None else self.random.sample(values, len(values))
+
+    def has_ended(self, item: Item) -> bool:
+        if item.replay is not None:
+            return not item.replay.items
+        if item.is_record:
+            self.happened[item.event] = item.number
+            return True
+        if item.event:
+            return self.happened.get(item.event, 0) >= item.number
+        return self.tried(item)
+
+    def tried(self, item: Item) -> bool:
+        """Whether the item's call could be performed."""
+        if item.since_ns is None:
+            item.since_ns = self.now_ns
+        self.current = item
+        try:
+            if item.call is not None:
+                self.perform(item.call)
+        except Pending:
+            return False
+        return True
+
+    def run_some(self, replay: FakeReplay) -> bool:
+        """Run nodes whose predecessors have run, as they were made or in some order of the edges;
+        whether any did."""
+        before = len(replay.items)
+        if self.random is None:
+            for node in list(replay.items):
+                if replay.is_ready(node) and self.tried(replay.items[node]):
+                    del replay.items[node]
+            return len(replay.items) < before
+        ready = [node for node in replay.items if replay.is_ready(node)]
+        while ready:
+            node = ready.pop(self.random.randrange(len(ready)))
+            if self.tried(replay.items[node]):
+                del replay.items[node]
+                ready += [each for each in replay.after.get(node, ()) if replay.is_ready(each)]
+        return len(replay.items) < before
+
+    def put(self, stream: int, item: Item) -> None:
+        """Queue it, and run what can run now."""
+        self.queues.setdefault(stream, deque()).append(item)
+        self.progress()
 
     def launch(self, call: KernelCall, stream: int) -> None:
         self.note("launch", self.entries[call.function], stream)
@@ -285,12 +420,21 @@ class RecordingDriver:
 
     def enqueue(self, call: Call, stream: int) -> None:
         if stream not in self.captures:
-            self.perform(call)
+            self.put(stream, Item(call))
             return
         graph, before = self.captures[stream]
         if self.graphs[graph].is_broken:
             raise CudaError("enqueue", "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "broken before")
         self.captures[stream] = (graph, (self.add(graph, before, KINDS[type(call)], call),))
+
+    def memory_ops(self, call: MemoryOpsCall, stream: int) -> None:
+        self.note("memory_ops", len(call.operations), stream)
+        # One after the other: a batch that waits has done what stands before.
+        if stream in self.captures:
+            self.enqueue(call, stream)
+            return
+        for each in call.operations:
+            self.put(stream, Item(MemoryOpsCall((each,))))
 
     def create_event(self, *, is_timed: bool = False) -> int:
         event = next(self.handles)
@@ -303,6 +447,10 @@ class RecordingDriver:
     def record(self, event: int, stream: int) -> None:
         self.note("record", event, stream)
         self.events[event] = self.captures.get(stream)
+        if stream not in self.captures:
+            self.records[event] += 1
+            item = Item(event=event, number=self.records[event], is_record=True)
+            self.put(stream, item)
 
     def record_in_graph(self, event: int, stream: int) -> None:
         """A capture gets a node that records the event at each launch."""
@@ -314,6 +462,8 @@ class RecordingDriver:
         self.note("wait", stream, event)
         recorded = self.events[event]
         if recorded is None:
+            if self.records[event]:
+                self.put(stream, Item(event=event, number=self.records[event]))
             return
         _, own = self.captures.get(stream, (0, ()))
         self.captures[stream] = (recorded[0], tuple(dict.fromkeys((*own, *recorded[1]))))
@@ -335,6 +485,64 @@ class RecordingDriver:
                 self.maybe_spoil(call.target, call.source)
             case FillCall():
                 self.perform_fill(call)
+            case MemoryOpsCall():
+                self.perform_memory_ops(call)
+
+    def perform_memory_ops(self, call: MemoryOpsCall) -> None:
+        """All of them, once the first wait is over; in a graph the later ones wait alike."""
+        waits = [each for each in call.operations if each.is_wait]
+        for each in call.operations:
+            self.check_range(each.address, 4)
+        if any(self.word(each.address).value != each.value for each in waits):
+            raise Pending
+        for each in call.operations:
+            if not each.is_wait:
+                self.word(each.address).value = each.value
+
+    def word(self, address: int) -> ctypes.c_uint32:
+        return ctypes.c_uint32.from_address(address)
+
+    def counter(self, address: int) -> ctypes.c_uint64:
+        self.check_range(address, 8)
+        return ctypes.c_uint64.from_address(address)
+
+    # What ``templates/shared/units.cuh.j2`` does.
+
+    def begin(self, epoch: int) -> None:
+        self.counter(epoch).value += 1
+
+    def signal(self, words: tuple[int, ...], number: int, epoch: int, failed: int) -> None:
+        if not self.word(failed).value:
+            for each in words[:number]:
+                self.counter(each).value = self.counter(epoch).value
+
+    def await_signals(
+        self,
+        words: tuple[int, ...],
+        epochs: tuple[int, ...],
+        earlier: tuple[int, ...],
+        number: int,
+        who: int,
+        failed: int,
+        limit_ns: int,
+        stopped: int,
+        record: int,
+    ) -> None:
+        if self.word(failed).value:
+            return
+        wanted = [self.counter(epochs[at]).value - earlier[at] for at in range(number)]
+        late = [at for at in range(number) if self.counter(words[at]).value < wanted[at]]
+        if not late:
+            return
+        if self.word(stopped).value:
+            self.word(failed).value = 1
+            return
+        assert self.current.since_ns is not None
+        if self.now_ns - self.current.since_ns < self.counter(limit_ns).value:
+            raise Pending
+        self.word(failed).value = 1
+        self.counter(record).value = who + late[0]
+        self.word(stopped).value = 1
 
     def perform_fill(self, call: FillCall) -> None:
         pattern = call.value.to_bytes(call.element_nbytes, "little") * call.width
@@ -421,6 +629,12 @@ class RecordingDriver:
         self.note("add_fill", call.value)
         return self.add(graph, before, NodeKind.FILL, call)
 
+    def add_memory_ops(
+        self, graph: int, before: Sequence[int], call: MemoryOpsCall, context: int
+    ) -> int:
+        self.note("add_memory_ops", len(call.operations))
+        return self.add(graph, before, NodeKind.MEMORY_OPS, call)
+
     def add_empty(self, graph: int, before: Sequence[int]) -> int:
         return self.add(graph, before, NodeKind.EMPTY, None)
 
@@ -455,6 +669,11 @@ class RecordingDriver:
         assert isinstance(call, FillCall)
         return call
 
+    def memory_ops_node(self, node: int) -> MemoryOpsCall:
+        call = self.node(node).call
+        assert isinstance(call, MemoryOpsCall)
+        return call
+
     def instantiate(self, graph: int, *, use_priorities: bool) -> int:
         self.note("instantiate", use_priorities)
         executable = next(self.handles)
@@ -473,19 +692,15 @@ class RecordingDriver:
             yield from executable.order
             return
         nodes = self.graphs[executable.graph].nodes
-        missing = {node: len(set(nodes[node].before)) for node in nodes}
-        after: dict[int, list[int]] = {node: [] for node in nodes}
-        for node, each in nodes.items():
-            for first in set(each.before):
-                after[first].append(node)
-        ready = [node for node, number in missing.items() if not number]
+        replay = FakeReplay(
+            {node: Item() for node in nodes}, {node: nodes[node].before for node in nodes}
+        )
+        ready = [node for node in nodes if replay.is_ready(node)]
         while ready:
             node = ready.pop(self.random.randrange(len(ready)))
+            del replay.items[node]
             yield node
-            for each_after in after[node]:
-                missing[each_after] -= 1
-                if not missing[each_after]:
-                    ready.append(each_after)
+            ready += [each for each in replay.after.get(node, ()) if replay.is_ready(each)]
 
     def update_exec(self, executable: int, graph: int) -> str | None:
         self.note("update_exec")
@@ -521,12 +736,36 @@ class RecordingDriver:
         self.note("upload")
 
     def launcher(self, executable: int, stream: int) -> Callable[[], None]:
+        return lambda: self.launch_graph(executable, stream)
+
+    def sequence(self, steps: Sequence[Step]) -> Callable[[], None]:
         def replay() -> None:
-            self.note("launch_graph", executable, stream)
-            found = self.execs[executable]
-            for node in self.order(found):
-                call = found.calls[node]
-                if call is not None and node not in found.disabled:
-                    self.perform(call)
+            for step in steps:
+                match step:
+                    case LaunchStep(executable, stream):
+                        self.launch_graph(executable, stream)
+                    case RecordStep(event, stream):
+                        self.record(event, stream)
+                    case WaitStep(stream, event):
+                        self.wait(stream, event)
 
         return replay
+
+    def launch_graph(self, executable: int, stream: int) -> None:
+        self.note("launch_graph", executable, stream)
+        if executable in self.skipped:
+            return
+        found = self.execs[executable]
+        nodes = self.graphs[found.graph].nodes
+        calls = {
+            node: None if node in found.disabled else found.calls[node] for node in found.order
+        }
+        self.put(
+            stream,
+            Item(
+                replay=FakeReplay(
+                    {node: Item(call) for node, call in calls.items()},
+                    {node: nodes[node].before for node in nodes},
+                )
+            ),
+        )
