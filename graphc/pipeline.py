@@ -22,12 +22,12 @@ from graphc.passes.assign_streams import assign_streams
 from graphc.passes.choose_routes import choose_routes
 from graphc.passes.divide import divide
 from graphc.passes.find_handshakes import find_handshakes
+from graphc.passes.find_units import find_units
 from graphc.passes.infer_dependencies import infer_dependencies
 from graphc.passes.insert_events import insert_events
 from graphc.passes.lower_routes import lower_routes
 from graphc.passes.plan_memory import plan_memory
 from graphc.passes.split_pieces import split_pieces
-from graphc.passes.find_units import find_units
 from graphc.plan import Proof
 from graphc.routes import RouteSpec
 from graphc.text.diagnostics import CompilerBug, GraphcError

@@ -54,8 +54,8 @@ from graphc.passes.amend import (
     union,
 )
 from graphc.passes.closure import NOTHING, History, grown, joined, knows
-from graphc.passes.keep_progress import keep_progress
 from graphc.passes.find_units import unit_numbers
+from graphc.passes.keep_progress import keep_progress
 
 ACROSS = -1  # the unit of a join that leads from one unit to another
 Source = tuple[int, ...]  # ops of one unit that signal together
