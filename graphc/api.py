@@ -76,15 +76,14 @@ def compile(
             f"'{path}' is a hand-written schedule: its ops are opaque and cannot run",
             hint="prove it with 'graphc check'",
         )
-    assert built.program is not None
     target = checked_arch(arch) if arch is not None else arch_at_hand()
     images = Images(catalog, target)
     variants = tuple(
-        variant(built.program, auto, built, known, catalog, images, observe)
-        for auto in candidates(built.program, known)
+        variant(auto, built, known, catalog, images, observe)
+        for auto in candidates(built.programs, known)
     )
     phases = phase_steps(built.phases, variants)
-    plan = Plan(built.name, built.params, variants, images.by_key, target, phases)
+    plan = Plan(built.name, built.params, variants, images.by_key, target, phases, built.sequence)
     return with_cubins(plan) if cubins else plan
 
 
@@ -100,28 +99,28 @@ def check(
     origin: str = PYTHON,
     **values: Any,
 ) -> list[tuple[Schedule, Proof]]:
-    """Prove a spec's schedules, or a hand-written one, free of races; no kernel is rendered."""
+    """Prove a spec's schedules, or a hand-written one, free of races; no kernel is rendered.
+
+    There is one for each entry, and that for each route of ``auto``; the proof covers all entries.
+    """
     built, catalog, known = read(path, preset, schedule, kernels, routes, values, origin=origin)
     if built.schedule is not None:
         return [(built.schedule, verify(built.schedule))]
-    assert built.program is not None
     results = (
-        schedule_program(
-            built.program, known, catalog, built.settings, auto=auto, observe=observe, dump=dumped
-        )
-        for auto in candidates(built.program, known)
+        scheduled(built, known, catalog, auto, observe)
+        for auto in candidates(built.programs, known)
     )
-    return [(found, proof) for _, found, proof in results]
+    return [(each, proof) for _, found, proof in results for each in found]
 
 
 @collector_paused()
 def load(path: PathLike) -> Plan:
     """Read a plan that ``Plan.save`` wrote, and prove its schedules again."""
     plan = load_plan(path)
-    for each in plan.variants:
-        check_externs(each.schedule.program)
+    for schedule in (one for each in plan.variants for one in each.schedules.values()):
+        check_externs(schedule.program)
         try:
-            verify(each.schedule)
+            verify(schedule)
         except CompilerBug as bug:
             what = f"its schedule is not the one that was proven:\n\n{bug.message}\n"
             raise bad_plan(path, what) from None
@@ -189,8 +188,8 @@ def read(
     spec = load_spec(spec_path(path))
     plain = {name: plain_value(value) for name, value in values.items()}
     built = build(spec, plain, catalog, known, preset=preset, schedule=schedule, origin=origin)
-    if built.program is not None:
-        check_externs(built.program)
+    for program in built.programs:
+        check_externs(program)
     return built, catalog, known
 
 
@@ -253,9 +252,9 @@ def dumped(name: str, stage: object) -> str | None:
     return file.name
 
 
-def candidates(program: Program, routes: Mapping[str, RouteSpec]) -> list[str]:
+def candidates(programs: Sequence[Program], routes: Mapping[str, RouteSpec]) -> list[str]:
     """The routes that ``auto`` may take, best first; one that needs nothing ends the list."""
-    if not has_auto(program):
+    if not any(has_auto(program) for program in programs):
         return [next(iter(routes))]  # not looked at
     found: list[str] = []
     for route in sorted(routes.values(), key=lambda each: (-each.prefer, each.name)):
@@ -265,8 +264,30 @@ def candidates(program: Program, routes: Mapping[str, RouteSpec]) -> list[str]:
     return found
 
 
+def scheduled(
+    built: Built,
+    routes: Mapping[str, RouteSpec],
+    catalog: Catalog,
+    auto: str,
+    observe: Observer,
+) -> tuple[list[Program], list[Schedule], Proof]:
+    """The program of every entry with its routes chosen, its schedule, and the proof of all."""
+    chosen: list[Program] = []
+    found: list[Schedule] = []
+    proof = Proof(0, 0, 0)
+    for program in built.programs:
+        routed, schedule, proven = schedule_program(
+            program, routes, catalog, built.settings, auto=auto, observe=observe, dump=dumped
+        )
+        chosen.append(routed)
+        found.append(schedule)
+        proof = Proof(
+            proof.ops + proven.ops, proof.pairs + proven.pairs, proof.nbytes + proven.nbytes
+        )
+    return chosen, found, proof
+
+
 def variant(
-    program: Program,
     auto: str,
     built: Built,
     routes: Mapping[str, RouteSpec],
@@ -274,15 +295,15 @@ def variant(
     images: Images,
     observe: Observer,
 ) -> Variant:
-    chosen, schedule, proof = schedule_program(
-        program, routes, catalog, built.settings, auto=auto, observe=observe, dump=dumped
-    )
+    chosen, found, proof = scheduled(built, routes, catalog, auto, observe)
+    asked = {need for program in chosen for need in requirements(program, routes)}
     return Variant(
-        routes=chosen_routes(chosen),
-        requires=requirements(chosen, routes),
-        schedule=schedule,
-        images=images.of(schedule.program),
+        routes={name: route for each in chosen for name, route in chosen_routes(each).items()},
+        requires=tuple(sorted(asked)),
+        schedule=found[0],
+        images={step: key for each in found for step, key in images.of(each.program).items()},
         proof=proof,
+        others={each.entry: each for each in found[1:]},
     )
 
 
@@ -292,12 +313,12 @@ def phase_steps(
     """Phase -> the steps of its ops in any variant: a transfer has those of its routes."""
     phase_of = {op: phase for phase, ops in phases.items() for op in ops}
     found: dict[str, dict[str, None]] = {phase: {} for phase in phases}
-    for each in variants:
-        for op in each.schedule.program:
-            transfer = op.step.rpartition("/")[0]
-            phase = phase_of.get(op.step, phase_of.get(transfer))
-            if phase is not None and not isinstance(op.work, Join):
-                found[phase][op.step] = None
+    ops = [op for each in variants for one in each.schedules.values() for op in one.program]
+    for op in ops:
+        transfer = op.step.rpartition("/")[0]
+        phase = phase_of.get(op.step, phase_of.get(transfer))
+        if phase is not None and not isinstance(op.work, Join):
+            found[phase][op.step] = None
     return {phase: tuple(steps) for phase, steps in found.items()}
 
 

@@ -113,6 +113,7 @@ class Plan:
     images: Mapping[str, KernelImage]
     arch: str = "sm_90a"  # what the images were rendered for
     phases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # phase -> its steps
+    sequence: tuple[str, ...] = ()  # the first entry, behind those that ``run`` launches before it
 
     def instantiate(
         self,
@@ -213,31 +214,41 @@ def loose_ends(plan: Plan) -> Iterator[str]:
     """Names that lead nowhere, and what no plan of ours holds."""
     if not plan.variants:
         yield "it has no variants"
-    known = {op.step for variant in plan.variants for op in variant.schedule.program}
+    all_of = [each for variant in plan.variants for each in variant.schedules.values()]
+    known = {op.step for schedule in all_of for op in schedule.program}
     for phase, named in plan.phases.items():
         for step in named:
             if step not in known:
                 yield f"phase '{phase}' names the step '{step}', which is not there"
     for variant in plan.variants:
-        schedule = variant.schedule
-        program, steps = schedule.program, variant.images
-        if schedule.is_handwritten:
-            yield "its schedule is hand-written"
-        if schedule.origin not in {each.name for each in schedule.streams}:
-            yield f"there is no stream '{schedule.origin}' to begin on"
-        for name, buffer in program.buffers.items():
-            if name not in schedule.memory.slots:
-                yield f"buffer '{name}' has no memory"
-            if name != buffer.name:
-                yield f"buffer '{name}' calls itself '{buffer.name}'"
-        for stream in schedule.streams:
-            if stream.device not in program.devices:
-                yield f"stream '{stream.name}' is on no device of the plan: '{stream.device}'"
-        for op in program:
-            if op.device not in program.devices:
-                yield f"op '{op.name}' is on no device of the plan: '{op.device}'"
-            if isinstance(op.work, Kernel) and steps.get(op.step, "") not in plan.images:
-                yield f"op '{op.name}' has no kernel image"
-        for each in variant.requires:
-            if not {each.source, each.target} <= {*program.devices}:
-                yield f"it requires something of '{each.source}' and '{each.target}'"
+        for entry, schedule in variant.schedules.items():
+            yield from loose_ends_of(schedule, variant, plan)
+            if entry != schedule.entry:
+                yield f"entry '{entry}' calls itself '{schedule.entry}'"
+        for name in plan.sequence:
+            if name not in variant.schedules:
+                yield f"there is no entry '{name}' to launch"
+
+
+def loose_ends_of(schedule: Schedule, variant: Variant, plan: Plan) -> Iterator[str]:
+    program, steps = schedule.program, variant.images
+    if schedule.is_handwritten:
+        yield "its schedule is hand-written"
+    if schedule.origin not in {each.name for each in schedule.streams}:
+        yield f"there is no stream '{schedule.origin}' to begin on"
+    for name, buffer in program.buffers.items():
+        if name not in schedule.memory.slots:
+            yield f"buffer '{name}' has no memory"
+        if name != buffer.name:
+            yield f"buffer '{name}' calls itself '{buffer.name}'"
+    for stream in schedule.streams:
+        if stream.device not in program.devices:
+            yield f"stream '{stream.name}' is on no device of the plan: '{stream.device}'"
+    for op in program:
+        if op.device not in program.devices:
+            yield f"op '{op.name}' is on no device of the plan: '{op.device}'"
+        if isinstance(op.work, Kernel) and steps.get(op.step, "") not in plan.images:
+            yield f"op '{op.name}' has no kernel image"
+    for each in variant.requires:
+        if not {each.source, each.target} <= {*program.devices}:
+            yield f"it requires something of '{each.source}' and '{each.target}'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ def given_arrays(
             f"bind takes arrays by the names of their buffers (bind(x=array) or "
             f"bind({{'x': array}})), found {type(arrays).__name__}"
         )
-    pairs = list(named_arrays(program.buffers, {**(arrays or {}), **named}))
+    once = "rank" if program.rank_devices else "iteration"
+    pairs = list(named_arrays(program.buffers, {**(arrays or {}), **named}, once=once))
     for name, _ in pairs:
         overlay = program.buffers[name].overlay
         if overlay is not None:
@@ -112,9 +114,10 @@ def read_only(name: str) -> UsageError:
 
 
 def named_arrays(
-    buffers: Mapping[str, Buffer], given: Mapping[str, Any]
+    buffers: Mapping[str, Buffer], given: Mapping[str, Any], *, once: str = "iteration"
 ) -> Iterator[tuple[str, Any]]:
-    """Buffer name and array; a list stands for the buffers of all iterations of that name."""
+    """Buffer name and array; a list stands for the buffers of that name, of all ranks and
+    iterations, in the order of their numbers."""
     for name, value in given.items():
         if name in buffers:
             if buffers[name].role is Role.SCRATCH:
@@ -124,15 +127,30 @@ def named_arrays(
             yield name, value
             continue
         each = [key for key in buffers if key.rsplit("/", 1)[-1] == name and "/" in key]
+        each = sorted((key for key in each if buffers[key].role is not Role.SCRATCH), key=by_number)
         if not each:
             raise unknown_buffer(name, buffers)
         if not isinstance(value, Sequence) or len(value) != len(each):
             found = f"{len(value)}" if isinstance(value, Sequence) else "one array"
             raise UsageError(
-                f"'{name}' exists once an iteration: expected a list of {len(each)} arrays, "
+                f"'{name}' exists once {article(once)}: expected a list of {len(each)} arrays, "
                 f"found {found}"
             )
         yield from zip(each, value, strict=True)
+
+
+def by_number(name: str) -> list[tuple[int, str]]:
+    """So that rank 10 stands behind rank 2.
+
+    >>> sorted(["rank.10/x", "rank.2/x"], key=by_number)
+    ['rank.2/x', 'rank.10/x']
+    """
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
+
+
+def article(word: str) -> str:
+    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
 
 
 def bindable(program: Program) -> Iterator[Buffer]:
@@ -223,6 +241,18 @@ def stream_handle(stream: Any) -> int:
         f"a {type(stream).__name__} is no stream: expected an object with __cuda_stream__ "
         "(torch, cupy, cuda.core), a handle, or None"
     )
+
+
+def check_entry(entry: object, entries: Iterable[str]) -> str:
+    """The entry that a launch names; the first where it names none."""
+    known = tuple(entries)
+    if entry is None:
+        return known[0]
+    if not isinstance(entry, str) or entry not in known:
+        hint = did_you_mean(entry, known) if isinstance(entry, str) else None
+        hint = hint or f"there are {', '.join(known)}"
+        raise UsageError(f"the plan has no entry {entry!r}: {hint}")
+    return entry
 
 
 def check_count(program: Program, count: int | None) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -36,8 +37,8 @@ from graphc.backends.binding import (
 from graphc.backends.extern import call_function, load_references
 from graphc.backends.hostmemory import check_host_memory
 from graphc.backends.outside import calling, notes_of, told
-from graphc.backends.status import statuses
 from graphc.backends.recording import Recording, Replay, Span, Way
+from graphc.backends.status import statuses
 from graphc.dtypes import dtype
 from graphc.gpu.cupti import Recorder
 from graphc.ir import (
@@ -88,6 +89,8 @@ class ReferenceGraph(OneOfAKind):
         self.placed = place_devices(self.program.devices, None, devices)
         self._functions = self._references()
         programs = [each.program for each in self._schedules.values()]
+        every = {name: each for one in reversed(programs) for name, each in one.buffers.items()}
+        self._surface = replace(self.program, buffers=every)  # what can be looked at
         self._written = frozenset(name for each in programs for name in written_buffers(each))
         self._allocations = allocated(
             each for schedule in self._schedules.values() for each in schedule.memory.allocations
@@ -110,11 +113,6 @@ class ReferenceGraph(OneOfAKind):
     def routes(self) -> Mapping[str, str]:
         """Transfer -> the route that was taken: on the host, always those of the first variant."""
         return self.variant.routes
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """What can be launched; the first is what is launched where none is named."""
-        return tuple(self.variant.schedules)
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -182,10 +180,8 @@ class ReferenceGraph(OneOfAKind):
     def __getitem__(self, name: str) -> Array:
         """The array that holds a buffer, as it is now."""
         self._check_open()
-        entry = next(
-            (one for one, arrays in self._arrays.items() if name in arrays), self.program.entry
-        )
-        array = self._arrays[entry][buffer_named(self._schedules[entry].program, name).name]
+        key = buffer_named(self._surface, name).name
+        array = next(arrays[key] for arrays in self._arrays.values() if key in arrays)
         if array is None:
             raise UsageError(f"'{name}' is optional and nothing is bound to it")
         return array
@@ -198,15 +194,12 @@ class ReferenceGraph(OneOfAKind):
         *,
         seed: int | None = None,
     ) -> None:
-        """Run once with ``count`` rows in use; a seed picks another order that is allowed.
+        """Run an entry (the first if None is named) once with ``count`` rows in use.
 
-        There are no streams on the host: a stream is looked at, and has no effect.
+        A seed picks another order that is allowed. There are no streams on the host: a stream is
+        looked at, and has no effect.
         """
         self._check_open()
-        if entry is not None and entry != self._schedule.entry:
-            raise UsageError(
-                f"the plan has no entry '{entry}': there are {', '.join(self.entries)}"
-            )
         if stream is not None:
             stream_handle(stream)
         schedule = self._schedules[check_entry(entry, self._schedules)]
@@ -269,7 +262,7 @@ class ReferenceGraph(OneOfAKind):
         spans = {}
         for op in self.program:
             start = perf_counter()
-            self._run(op, rows)
+            self._run(op, rows, self._arrays[self.program.entry])
             spans[op.name] = Span((start - begin) * 1e6, (perf_counter() - begin) * 1e6)
         return Replay(spans)
 
