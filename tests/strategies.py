@@ -51,9 +51,9 @@ def programs(max_steps: int = 8) -> st.SearchStrategy[Program]:
     )
 
 
-def random_program(rng: Random, *, max_steps: int = 8) -> Program:
+def random_program(rng: Random, *, max_steps: int = 8, devices: tuple[str, ...] = ()) -> Program:
     """A program with pieces, counts, overlays, all modes, ``after``, lanes and named streams."""
-    devices = ("g0", "g1", "g2")[: rng.choice((1, 1, 2, 3))]
+    devices = devices or ("g0", "g1", "g2")[: rng.choice((1, 1, 2, 3))]
     capacity = rng.choice((None, 1, 5, 12))
     buffers = random_buffers(rng, devices, capacity)
     ops: list[Op] = []
