@@ -17,7 +17,7 @@ from graphc.ir import Join, Program, Schedule
 from graphc.kernels.contract import Catalog
 from graphc.kernels.images import Images
 from graphc.passes.choose_routes import chosen_routes, has_auto, requirements
-from graphc.pipeline import Observer, collector_paused, ignore, schedule_program, verify
+from graphc.pipeline import Observer, collector_paused, ignore, schedule_programs, verify
 from graphc.plan import (
     Backend,
     KernelImage,
@@ -107,7 +107,9 @@ def check(
     if built.schedule is not None:
         return [(built.schedule, verify(built.schedule))]
     results = (
-        scheduled(built, known, catalog, auto, observe)
+        schedule_programs(
+            built.programs, known, catalog, built.settings, auto=auto, observe=observe, dump=dumped
+        )
         for auto in candidates(built.programs, known)
     )
     return [(each, proof) for _, found, proof in results for each in found]
@@ -117,10 +119,12 @@ def check(
 def load(path: PathLike) -> Plan:
     """Read a plan that ``Plan.save`` wrote, and prove its schedules again."""
     plan = load_plan(path)
-    for schedule in (one for each in plan.variants for one in each.schedules.values()):
-        check_externs(schedule.program)
+    for each in plan.variants:
+        schedules = tuple(each.schedules.values())
+        for schedule in schedules:
+            check_externs(schedule.program)
         try:
-            verify(schedule)
+            verify(schedules)
         except CompilerBug as bug:
             what = f"its schedule is not the one that was proven:\n\n{bug.message}\n"
             raise bad_plan(path, what) from None
@@ -264,29 +268,6 @@ def candidates(programs: Sequence[Program], routes: Mapping[str, RouteSpec]) -> 
     return found
 
 
-def scheduled(
-    built: Built,
-    routes: Mapping[str, RouteSpec],
-    catalog: Catalog,
-    auto: str,
-    observe: Observer,
-) -> tuple[list[Program], list[Schedule], Proof]:
-    """The program of every entry with its routes chosen, its schedule, and the proof of all."""
-    chosen: list[Program] = []
-    found: list[Schedule] = []
-    proof = Proof(0, 0, 0)
-    for program in built.programs:
-        routed, schedule, proven = schedule_program(
-            program, routes, catalog, built.settings, auto=auto, observe=observe, dump=dumped
-        )
-        chosen.append(routed)
-        found.append(schedule)
-        proof = Proof(
-            proof.ops + proven.ops, proof.pairs + proven.pairs, proof.nbytes + proven.nbytes
-        )
-    return chosen, found, proof
-
-
 def variant(
     auto: str,
     built: Built,
@@ -295,7 +276,9 @@ def variant(
     images: Images,
     observe: Observer,
 ) -> Variant:
-    chosen, found, proof = scheduled(built, routes, catalog, auto, observe)
+    chosen, found, proof = schedule_programs(
+        built.programs, routes, catalog, built.settings, auto=auto, observe=observe, dump=dumped
+    )
     asked = {need for program in chosen for need in requirements(program, routes)}
     return Variant(
         routes={name: route for each in chosen for name, route in chosen_routes(each).items()},
