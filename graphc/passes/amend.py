@@ -6,7 +6,7 @@ it comes after that one anyway: side streams add no order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import networkx as nx
@@ -21,7 +21,7 @@ AFTER = (Hazard.AFTER,)
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """Ops to put in, by the op that they stand before or behind in program order and in issue."""
+    """Ops to put in: at both ends, and beside ops in program order and in order of issue."""
 
     before: Beside
     behind: Beside
@@ -30,31 +30,35 @@ class Amendment:
     stream_of: Mapping[str, str]
     streams: tuple[Stream, ...]  # new ones
     edges: tuple[Edge, ...]
+    first: tuple[Op, ...] = ()
+    last: tuple[Op, ...] = ()
+    instead: Mapping[str, Op] = field(default_factory=dict)  # ops with other work
 
 
 def amend(placed: Placed, more: Amendment, *, without: frozenset[str] = frozenset()) -> Placed:
     """The schedule with these ops, streams and edges, and without some of its own ops."""
-    graph = placed.graph
-    ops = tuple(merged(graph.program.ops, more.before, more.behind, without))
-    by_name = {op.name: op for op in graph.program.ops}
+    program = placed.graph.program
+    own = [more.instead.get(op.name, op) for op in program.ops]
+    by_name = {op.name: op for op in own}
     issued = (by_name[name] for name in placed.order)
-    order = merged(issued, more.issued_before, more.issued_behind, without)
+    ops = (*more.first, *merged(own, more.before, more.behind, without), *more.last)
+    order = (*more.first, *merged(issued, more.issued_before, more.issued_behind, without))
     edges: nx.DiGraph[str] = nx.DiGraph()
     edges.add_nodes_from(op.name for op in ops)
     edges.add_edges_from(
         (one, two, data)
-        for one, two, data in graph.edges.edges(data=True)
+        for one, two, data in placed.graph.edges.edges(data=True)
         if one not in without and two not in without
     )
     add_edges(edges, more.edges)
-    places = {device: place for place, device in enumerate(graph.program.devices)}
+    places = {device: place for place, device in enumerate(program.devices)}
     streams = sorted((*placed.streams, *more.streams), key=lambda each: places[each.device])
     stream_of = {**placed.stream_of, **more.stream_of}
     return replace(
         placed,
-        graph=Graph(replace(graph.program, ops=ops), edges),
+        graph=Graph(replace(program, ops=ops), edges),
         streams=tuple(streams),
-        order=tuple(op.name for op in order),
+        order=tuple(op.name for op in (*order, *more.last)),
         stream_of={op.name: stream_of[op.name] for op in ops},
     )
 
@@ -67,7 +71,7 @@ def add_edges(edges: nx.DiGraph[str], more: Iterable[Edge]) -> None:
 
 def merged(
     ops: Iterable[Op], before: Beside, behind: Beside, without: frozenset[str]
-) -> Iterable[Op]:
+) -> Iterator[Op]:
     for op in ops:
         yield from before.get(op.name, ())
         if op.name not in without:

@@ -63,7 +63,7 @@ Source = tuple[int, ...]  # ops of one unit that signal together
 
 def divide(placed: Placed, units: tuple[Unit, ...], settings: Settings) -> Placed:
     """The schedule with a beginning for each unit, and the fewest signals between them."""
-    if not units or not placed.order:
+    if not units:
         return placed
     units = tuple(replace(unit, origin=origin_of(placed, unit)) for unit in units)
     by_streams = settings.emit is not Emit.NODES
@@ -329,6 +329,8 @@ class Parts:
         self.stream_of: dict[str, str] = {}
         self.edges: list[Edge] = []
         self.streams: list[Stream] = []
+        self.first: list[Op] = []
+        self.last: list[Op] = []
         self.labels: dict[Source, str] = {}  # what signals, by name
 
     def amendment(self) -> Amendment:
@@ -349,6 +351,8 @@ class Parts:
             self.stream_of,
             tuple(self.streams),
             tuple(self.edges),
+            tuple(self.first),
+            tuple(self.last),
         )
 
     def laid(
@@ -361,15 +365,11 @@ class Parts:
             result.setdefault(self.whole.ops[node].name, []).append(op)
         return result
 
-    @property
-    def all_ops(self) -> range:
-        return range(len(self.whole.units), len(self.whole.ops))
-
     def add_begins(self) -> None:
         streams = {each.name for each in self.whole.placed.streams}
         for place, unit in enumerate(self.whole.units):
             op = self.whole.ops[place]
-            self.before.add(op, self.all_ops)
+            self.first.append(op)
             self.stream_of[op.name] = unit.origin
             if unit.origin not in streams:
                 self.streams.append(Stream(unit.origin, unit.devices[0]))
@@ -389,7 +389,7 @@ class Parts:
             op = signal_op(f"signal/{label}", f"{whole.entry}/{label}", to, last)
             self.labels[source] = label
             if source[-1] < len(whole.units):
-                self.before.add(op, self.all_ops)
+                self.first.append(op)
             else:
                 self.behind.add(op, source)
             self.stream_of[op.name] = side.choose(op.device, source, whole.after(source))
@@ -443,7 +443,7 @@ class Parts:
                 name = f"{whole.units[unit].name}/end"
                 end = Op(name, name, whole.units[unit].devices[0], Join(), ())
                 op = await_op(f"await/{name}", awaited, end)
-                self.behind.add(op, self.all_ops)
+                self.last.append(op)
                 self.stream_of[op.name] = whole.units[unit].origin
             else:
                 first = whole.ops[min(nodes)]
@@ -463,7 +463,8 @@ class Parts:
         whole = self.whole
         unit_of = unit_numbers(whole.units)
         new = [op for op, _ in (*self.before.ops, *self.behind.ops)]
-        units = {op.name: unit_of[op.device] for op in (*whole.ops, *new)}
+        ops = (*whole.ops, *self.first, *new, *self.last)
+        units = {op.name: unit_of[op.device] for op in ops}
         edges = whole.placed.graph.edges.edges
         led = {
             two
