@@ -4,7 +4,8 @@ A buffer's values follow from the seed, its name, shape and dtype alone. Floats 
 every element as far as the dtype can tell them apart within four binades (so a piece that lands in
 the wrong place shows): magnitudes in [1/16, 1), both signs; a weight of two or more dimensions is
 scaled by a power of two to about 1/sqrt(last dimension), so that sums stay of order one. Integers
-are a permutation of 0, 1, 2, ..., within what their dtype holds. Rows that the count leaves unused
+are a permutation of 0, 1, 2, ..., within what their dtype holds, or, where the spec says what they
+are below, drawn from 0 up to that. Rows that the count leaves unused
 are poison: 0xFF bytes, which floats read as NaN and signed integers as -1.
 """
 
@@ -83,6 +84,8 @@ def made_array(buffer: Buffer, seed: int, count: int | None) -> NDArray[Any]:
     kind = dtype(buffer.dtype)
     if kind.is_float:
         values = random_floats(random, total, buffer.dtype, scale_exponent(buffer))
+    elif buffer.below is not None:
+        values = random.integers(buffer.below, size=total).astype(kind.numpy)
     else:
         values = random_integers(random, total, kind.numpy)
     array = values.reshape(buffer.shape)

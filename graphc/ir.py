@@ -68,6 +68,7 @@ class Buffer:
     overlay: tuple[str, int] | None = None  # the buffer whose bytes these are, from which byte on
     near: tuple[str, ...] = ()  # of mapped memory: the devices that use it
     is_symmetric: bool = False  # every rank has one, and ops of other ranks may touch it
+    below: int | None = None  # of integers that the caller brings: what they do not reach
     span: Span = NOWHERE
 
     @property

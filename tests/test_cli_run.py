@@ -62,7 +62,13 @@ class FakeGraph:
     def bind(self, arrays: dict[str, np.ndarray[Any, Any]]) -> None:
         self.arrays.update(arrays)
 
-    def launch(self, stream: object = None, count: int | None = None) -> None:
+    @property
+    def entries(self) -> tuple[str, ...]:
+        return tuple(self.variant.schedules)
+
+    def launch(
+        self, stream: object = None, count: int | None = None, entry: str | None = None
+    ) -> None:
         self.arrays["y"][2, 1] += np.float32(self.plan.params.get("wrong", 0))
 
     def synchronize(self) -> None:

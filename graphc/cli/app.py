@@ -78,6 +78,10 @@ Routes = Annotated[
     list[Path] | None,
     typer.Option(metavar="FOLDER", help="Look here for route files first. Repeatable."),
 ]
+Html = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write a page to look at it in a browser; it is one file."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
@@ -195,6 +199,7 @@ def show(
         Path | None,
         typer.Option(metavar="FILE", help="Draw the schedule: a lane a stream, waits as arrows."),
     ] = None,
+    html: Html = None,
     resources: Annotated[
         bool, typer.Option("--resources", help="Print what it uses, beside the same in one piece.")
     ] = False,
@@ -212,6 +217,7 @@ def show(
       graphc show moe_peer --preset small
       graphc show moe_peer --preset small --stage graph
       graphc show moe.graphc --svg moe.svg --resources
+      graphc show moe_peer --set route=host --html moe.html
     """
     from graphc.cli.show import run_show
 
@@ -219,7 +225,12 @@ def show(
         file, values=values, preset=preset, schedule=schedule, kernels=kernels, routes=routes
     )
     return run_show(
-        wanted, stage.value if stage else None, svg=svg, has_resources=resources, is_json=is_json
+        wanted,
+        stage.value if stage else None,
+        svg=svg,
+        html=html,
+        has_resources=resources,
+        is_json=is_json,
     )
 
 
@@ -247,6 +258,15 @@ def run(
         list[str] | None,
         typer.Option(
             "--input", metavar="NAME=FILE", help="Take an input from a .npy file. Repeatable."
+        ),
+    ] = None,
+    entries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--entry",
+            metavar="NAME",
+            help="Launch this entry. Repeatable: in this order, each replay. If absent: the first "
+            "entry of the spec, behind those that come before it.",
         ),
     ] = None,
     timings: Annotated[
@@ -288,6 +308,7 @@ def run(
         seed=seed,
         compare=tuple(compare or ()),
         arrays=tuple(arrays or ()),
+        entries=tuple(entries or ()),
         has_timings=timings,
         svg=svg,
         is_json=is_json,
@@ -493,6 +514,68 @@ def simulate(
         machine=machine, count=count, suggests=suggests, out=out, is_json=is_json
     )
     return run_simulate(wanted, options)
+
+
+@app.command()
+def trace(
+    file: SpecOrPlan,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WAY",
+            help="cupti: the GPU's records of every node; events: around every op. "
+            "CUPTI if it is installed.",
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, metavar="N", help="Replays that are timed.")] = 20,
+    machine: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROFILE", help="Set the prediction by a machine profile beside it, op by op."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR|FILE.json",
+            help="Write the trace that Perfetto opens: that file, or trace.json in a folder, with "
+            "phases.json and ops.jsonl.",
+        ),
+    ] = None,
+    html: Html = None,
+    backend: Annotated[
+        BackendName, typer.Option(help="Where to run it; auto: on the GPUs if there are any.")
+    ] = BackendName.AUTO,
+    count: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Rows in use, at most the capacity; all if absent."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Of the random inputs.")] = 0,
+    values: Values = None,
+    preset: Preset = None,
+    schedule: ScheduleFile = None,
+    kernels: Kernels = None,
+    routes: Routes = None,
+    is_json: Json = False,
+) -> int:
+    """Tell when each op ran in a real replay, by phases, op by op, and as a trace file.
+
+    A phase is a named group of ops in the spec; what its streams waited is charged apart, and told
+    by what was going on meanwhile. A record that belongs to no op is reported as such.
+
+    \b
+    Examples:
+      graphc trace moe_peer --set route=host --out trace.json
+      graphc trace moe.graphc --machine h200x2 --html trace.html
+      graphc trace moe_peer --preset small --backend reference
+    """
+    from graphc.cli.trace import TraceOptions, run_trace
+
+    wanted = request(
+        file, values=values, preset=preset, schedule=schedule, kernels=kernels, routes=routes
+    )
+    options = TraceOptions(by, rounds, machine, out, html, backend.value, count, seed, is_json)
+    return run_trace(wanted, options)
 
 
 @app.command()

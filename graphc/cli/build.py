@@ -117,9 +117,12 @@ def print_dumps(plan: Plan, dumps: Dumps, *, is_json: bool) -> None:
     if is_json:
         print_json({**plan_facts(plan), "file": None, "dumps": dumps.texts})
         return
-    for variant, text in zip(plan.variants, dumps.texts, strict=True):
-        if len(plan.variants) > 1:
-            say(f"=== {variant_title(variant)}")
+    titles = [
+        schedule_title(variant, entry) for variant in plan.variants for entry in variant.schedules
+    ]
+    for title, text in zip(titles, dumps.texts, strict=len(titles) == len(dumps.texts)):
+        if len(titles) > 1:
+            say(f"=== {title}")
         say(text)
 
 
@@ -154,16 +157,26 @@ def variant_title(variant: Variant) -> str:
     return f"route {most} ({'; '.join(others)})"
 
 
+def schedule_title(variant: Variant, entry: str) -> str:
+    """The routes, and the entry where there are several."""
+    title = variant_title(variant)
+    return f"{title}, entry {entry}" if variant.others else title
+
+
 def variant_text(variant: Variant) -> str:
     from graphc.draw.resources import resources
 
-    used = resources(variant.schedule)
-    nbytes = ", ".join(f"{bytes_text(count)} on {where}" for where, count in used.nbytes.items())
-    proof = variant.proof
-    return (
-        f"{plural(used.ops, 'op')}, {plural(used.streams, 'stream')}, "
-        f"{plural(used.waits, 'wait')}; {nbytes}; {plural(proof.pairs, 'pair')} proven"
-    )
+    parts = []
+    for entry, schedule in variant.schedules.items():
+        used = resources(schedule)
+        name = f"{entry}: " if variant.others else ""
+        parts.append(
+            f"{name}{plural(used.ops, 'op')}, {plural(used.streams, 'stream')}, "
+            f"{plural(used.waits, 'wait')}"
+        )
+    nbytes = resources(variant.schedule).nbytes
+    memory = ", ".join(f"{bytes_text(count)} on {where}" for where, count in nbytes.items())
+    return f"{'; '.join(parts)}; {memory}; {plural(variant.proof.pairs, 'pair')} proven"
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
@@ -181,6 +194,9 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
                 "routes": dict(each.routes),
                 "requires": [f"{r.need}: {r.source} to {r.target}" for r in each.requires],
                 "resources": asdict(resources(each.schedule)),
+                "entries": {
+                    entry: asdict(resources(schedule)) for entry, schedule in each.schedules.items()
+                },
                 "pairs": each.proof.pairs,
             }
             for each in plan.variants

@@ -27,7 +27,9 @@ def run_check(wanted: Request, *, is_json: bool) -> int:
                 "ok": True,
                 "name": found[0][0].program.name,
                 "is_handwritten": found[0][0].is_handwritten,
-                "schedules": [facts(schedule, proof) for schedule, proof in found],
+                "schedules": [
+                    {"entry": schedule.entry, **facts(schedule, proof)} for schedule, proof in found
+                ],
                 "redundant_waits": [place(span) for span in redundant],
             }
         )
@@ -43,9 +45,15 @@ def summary(found: list[tuple[Schedule, Proof]]) -> str:
     """One line, whatever the number of schedules."""
     each = [facts(schedule, proof) for schedule, proof in found]
     total = {key: sum(fact[key] for fact in each) for key in ("ops", "streams", "waits")}
-    pairs = sum(fact["pairs"] for fact in each)
-    nbytes = sum(fact["bytes"] for fact in each)
-    several = f" in {len(found)} schedules (one for each route of 'auto')" if len(found) > 1 else ""
+    proofs = {id(proof): proof for _, proof in found}.values()  # one for all entries
+    pairs = sum(proof.pairs for proof in proofs)
+    nbytes = sum(proof.nbytes for proof in proofs)
+    entries = tuple(dict.fromkeys(schedule.entry for schedule, _ in found))
+    reasons = [
+        *([f"entries {', '.join(entries)}"] if len(entries) > 1 else []),
+        *(["one for each route of 'auto'"] if len(proofs) > 1 else []),
+    ]
+    several = f" in {len(found)} schedules ({'; '.join(reasons)})" if reasons else ""
     return (
         f"{found[0][0].program.name}: no race{several}: {plural(total['ops'], 'op')} on "
         f"{plural(total['streams'], 'stream')} with {plural(total['waits'], 'wait')}, "
@@ -57,7 +65,7 @@ def facts(schedule: Schedule, proof: Proof) -> dict[str, Any]:
     from graphc.ir import Wait
 
     return {
-        "ops": proof.ops,
+        "ops": len(schedule.program.ops),
         "streams": len(schedule.streams),
         "waits": sum(isinstance(each, Wait) for each in schedule.instructions),
         "pairs": proof.pairs,

@@ -24,6 +24,7 @@ from graphc.cli.output import (
 from graphc.cli.request import Request, assignment, is_plan, plan_of
 from graphc.cli.weight import weigh
 from graphc.text.diagnostics import UsageError
+from graphc.text.units import us_text as us
 from graphc.text.words import Value
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class RunOptions:
     seed: int
     compare: tuple[str, ...]
     arrays: tuple[str, ...]
+    entries: tuple[str, ...]
     has_timings: bool
     svg: Path | None
     is_json: bool
@@ -62,6 +64,7 @@ class Ran:
     gpu_us: list[float]  # of each replay by the GPU's own clock; none on the reference
     op_times: dict[str, OpTime]  # by op, where they were asked for
     schedule: Any
+    entries: tuple[str, ...]  # what each replay launched, in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +161,14 @@ def replay(
     plan: Plan, graph: Any, arrays: dict[str, Any], options: RunOptions, doing: Progress
 ) -> Ran:
     graph.bind(arrays)
+    entries = entries_of(plan, graph, options)
     launch_us, replay_us = [], []
     first: dict[str, Any] = {}
     for index in range(options.repeats):
         doing(f"replay {index + 1} of {options.repeats}")
         start = perf_counter()
-        graph.launch(count=options.count)
+        for entry in entries:
+            graph.launch(count=options.count, entry=entry)
         issued = perf_counter()
         graph.synchronize()
         launch_us.append((issued - start) * 1e6)
@@ -183,7 +188,16 @@ def replay(
         gpu_times(graph, options),
         op_times(graph, options),
         graph.variant.schedule,
+        entries,
     )
+
+
+def entries_of(plan: Plan, graph: Any, options: RunOptions) -> tuple[str, ...]:
+    """What a replay launches: the entries asked for, else the first behind those before it."""
+    from graphc.backends.binding import check_entry
+
+    asked = options.entries or plan.sequence or graph.entries[:1]
+    return tuple(check_entry(each, graph.entries) for each in asked)
 
 
 def backend_of(graph: Any) -> str:
@@ -252,7 +266,8 @@ def facts(this: Ran, compared: Sequence[Compared], options: RunOptions) -> dict[
         "seed": options.seed,
         "count": options.count,
         "repeats": options.repeats,
-        "ops": len(this.schedule.program.ops),
+        "entries": list(this.entries),
+        "ops": sum(len(schedule.program.ops) for schedule in schedules_of(this)),
         "outputs": {
             name: {"dtype": str(each.dtype), "shape": list(each.shape), "digest": digest(each)}
             for name, each in this.last.items()
@@ -274,6 +289,12 @@ def facts(this: Ran, compared: Sequence[Compared], options: RunOptions) -> dict[
     if this.op_times:
         found["step_us"], found["waited_us"] = step_times(this)
     return found
+
+
+def schedules_of(ran: Ran) -> list[Any]:
+    variants = [each for each in ran.plan.variants if each.schedule is ran.schedule]
+    known = variants[0].schedules if variants else {ran.schedule.entry: ran.schedule}
+    return [known[entry] for entry in ran.entries]
 
 
 def summary(times: Sequence[float]) -> dict[str, float]:
@@ -299,7 +320,9 @@ def tell(this: Ran, compared: Sequence[Compared], options: RunOptions) -> None:
 
     say(
         f"{this.plan.name}: {this.title} on {this.backend}, "
-        f"{plural(len(this.schedule.program.ops), 'op')}, {plural(options.repeats, 'replay')}"
+        f"{plural(sum(len(each.program.ops) for each in schedules_of(this)), 'op')}, "
+        f"{plural(options.repeats, 'replay')}"
+        + (f" of {', '.join(this.entries)}" if len(this.entries) > 1 else "")
     )
     for name, array in this.last.items():
         say(f"  {name}: {array.dtype}{list(array.shape)}, bits {digest(array)}")
@@ -332,11 +355,3 @@ def tell_times(ran: Ran, options: RunOptions) -> None:
     rows = [("step", "time", "stream waited before it")]
     rows += [(step, us(took[step]), us(waited[step])) for step in took]
     say(columns(rows))
-
-
-def us(time_us: float) -> str:
-    """
-    >>> us(12.34), us(12_340.0)
-    ('12.3 us', '12.34 ms')
-    """
-    return f"{time_us:.1f} us" if time_us < 1000 else f"{time_us / 1000:.2f} ms"

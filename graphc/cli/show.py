@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphc.cli.build import variant_title
+from graphc.cli.build import schedule_title
 from graphc.cli.output import note, print_json, progress, say, write_text
 from graphc.cli.request import ORIGIN, Request, is_plan, plan_of
 
@@ -23,9 +23,15 @@ STAGES = ("program", "graph", "schedule", "memory", "kernels")
 
 
 def run_show(
-    wanted: Request, stage: str | None, *, svg: Path | None, has_resources: bool, is_json: bool
+    wanted: Request,
+    stage: str | None,
+    *,
+    svg: Path | None,
+    html: Path | None,
+    has_resources: bool,
+    is_json: bool,
 ) -> int:
-    if stage is None and svg is None and not has_resources:
+    if stage is None and svg is None and html is None and not has_resources:
         stage = "schedule"
     seen = Seen()
     with progress() as doing:
@@ -50,6 +56,11 @@ def run_show(
         facts["svg"] = str(svg)
         if not is_json:
             note(f"wrote {svg}" + (f" ({shown[0].title})" if len(shown) > 1 else ""))
+    if html is not None:
+        write_page(shown[0], wanted, html)
+        facts["html"] = str(html)
+        if not is_json:
+            note(f"wrote {html}" + (f" ({shown[0].title})" if len(shown) > 1 else ""))
     if is_json:
         print_json(facts)
     return 0
@@ -78,7 +89,11 @@ def shown_of(wanted: Request, seen: Seen) -> list[Shown]:
     if handwritten is not None:
         return [Shown("hand-written", handwritten, None)]
     plan = plan_of(wanted, observe=seen, cubins=False)
-    return [Shown(variant_title(each), each.schedule, plan) for each in plan.variants]
+    return [
+        Shown(schedule_title(each, entry), schedule, plan)
+        for each in plan.variants
+        for entry, schedule in each.schedules.items()
+    ]
 
 
 def handwritten_schedule(wanted: Request) -> Schedule | None:
@@ -164,12 +179,28 @@ def tell_resources(schedule: Schedule, single: Schedule | None, is_json: bool) -
 
 
 def draw(shown: Shown, wanted: Request, path: Path) -> None:
-    from graphc.draw.costs import kernel_durations
     from graphc.draw.swimlanes import swimlanes
+
+    durations = durations_of(shown.schedule, wanted)
+    write_text(path, swimlanes(shown.schedule, title=title_of(shown), durations=durations))
+
+
+def write_page(shown: Shown, wanted: Request, path: Path) -> None:
+    from graphc.draw.look import plan_page
+
+    phases = shown.plan.phases if shown.plan else {}
+    durations = durations_of(shown.schedule, wanted)
+    page = plan_page(shown.schedule, title=title_of(shown), phases=phases, durations=durations)
+    write_text(path, page)
+
+
+def title_of(shown: Shown) -> str:
+    return f"{shown.schedule.program.name}: {shown.title}"
+
+
+def durations_of(schedule: Schedule, wanted: Request) -> dict[str, float]:
+    from graphc.draw.costs import kernel_durations
     from graphc.kernels.contract import Catalog
     from graphc.resources import kernel_folders
 
-    name = shown.schedule.program.name
-    durations = kernel_durations(shown.schedule, Catalog(kernel_folders(wanted.kernels)))
-    title = f"{name}: {shown.title}"
-    write_text(path, swimlanes(shown.schedule, title=title, durations=durations))
+    return kernel_durations(schedule, Catalog(kernel_folders(wanted.kernels)))

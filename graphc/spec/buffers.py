@@ -153,6 +153,7 @@ class Buffers:
             role,
             spec.optional,
             is_symmetric=spec.symmetric,
+            below=self.below(declared, dtype, role, scope),
             span=at.key,
         )
         if spec.symmetric and declared.rank is None:
@@ -203,6 +204,22 @@ class Buffers:
         if mistakes:
             raise SpecError(mistakes)
         return shape
+
+    def below(
+        self, declared: Declared, dtype: str, role: Role, scope: Mapping[str, Any]
+    ) -> int | None:
+        """What integers that the caller brings do not reach."""
+        if declared.spec.below is None:
+            return None
+        at = declared.site["below"]
+        limit = int(evaluate_count(declared.spec.below, scope, at.span))
+        if DTYPES[dtype].is_float or role not in (Role.INPUT, Role.INOUT, Role.STATE):
+            text = f"'below' is for integers that the caller brings; '{declared.name}' is "
+            raise error("bad-value", f"{text}{dtype} and {role.value}", at.key)
+        if limit < 1 or limit - 1 > DTYPES[dtype].limits[1]:
+            text = f"'below' is {limit}, but {dtype} holds 0 to {DTYPES[dtype].limits[1]}"
+            raise error("bad-value", text, at.span)
+        return limit
 
     def overlaid(
         self, buffer: Buffer, declared: Declared, scope: Mapping[str, Any], draft: Draft | None

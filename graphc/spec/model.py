@@ -73,6 +73,7 @@ class BufferSpec(Written):
     role: Literal["input", "output", "inout", "weight", "state", "status"] | None = None
     optional: bool = False
     symmetric: bool = False  # ops of other ranks may touch it
+    below: Number | None = None  # of integers that the caller brings: they go from 0 up to it
     each: str | None = None
     at: OverlaySpec | None = None
     if_: Condition = Field(default=True, alias="if")
