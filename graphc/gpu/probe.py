@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -240,18 +240,16 @@ class Bench:
 
 def move(driver: Driver, call: CopyCall, *, by_kernel: bool) -> None:
     """Move bytes in the current context and wait for them."""
-    stream = driver.create_stream(0)
-    library = driver.load_library(PROBE_PTX) if by_kernel else 0
-    try:
+    with ExitStack() as held:
+        stream = driver.create_stream(0)
+        held.callback(driver.destroy_stream, stream)
         if by_kernel:
+            library = driver.load_library(PROBE_PTX)
+            held.callback(driver.unload_library, library)
             driver.launch(probe_call(driver, library, call), stream)
         else:
             driver.copy(call, stream)
         driver.synchronize(stream)
-    finally:
-        driver.destroy_stream(stream)
-        if library:
-            driver.unload_library(library)
 
 
 def probe_call(driver: Driver, library: int, call: CopyCall) -> KernelCall:
