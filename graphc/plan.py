@@ -82,8 +82,9 @@ class Proof:
     nbytes: int  # bytes covered by regions
     redundant: tuple[Span, ...] = ()  # waits of a hand-written schedule that order nothing
     units: int = 1
-    signals: int = 0  # of another unit, as often as one is awaited in the launch that sends it
-    handshakes: int = 0  # the same, awaited in a launch after it
+    signals: int = 0  # ops that signal other units
+    awaits: int = 0  # signals awaited in the launch that sends them, as often as a unit does so
+    handshakes: int = 0  # the same, of the launch before
 
 
 @dataclass(frozen=True, slots=True)

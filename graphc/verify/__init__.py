@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from graphc.ir import Await, Awaited, Schedule
+from graphc.ir import Await, Schedule, Signal
 from graphc.plan import Proof
 from graphc.text.diagnostics import CompilerBug, Diagnostic, SpecError, render
 from graphc.verify.examine import examine
@@ -59,18 +59,26 @@ def verify(schedules: Schedule | Sequence[Schedule], *, order: Order = "streams"
     if sweep.lost:
         refuse(list(sweep.lost.values()), is_handwritten=is_handwritten)
     redundant = redundant_waits(every[0]) if is_handwritten and order == "streams" else ()
-    ops = sum(len(each.program.ops) for each in every)
-    awaited = [each.is_handshake for schedule in every for each in signals_awaited(schedule)]
-    units = len({unit.name for each in every for unit in each.units})
     return Proof(
-        ops,
+        sum(len(each.program.ops) for each in every),
         sweep.pairs,
         sweep.nbytes,
         redundant,
-        units=max(units, 1),
-        signals=awaited.count(False),
-        handshakes=awaited.count(True),
+        **counts(every),
     )
+
+
+def counts(schedules: Sequence[Schedule]) -> dict[str, int]:
+    """How many units there are, and what orders them."""
+    works = [op.work for each in schedules for op in each.program.ops]
+    awaited = [one for each in works if isinstance(each, Await) for one in each.signals]
+    handshakes = sum(each.is_handshake for each in awaited)
+    return {
+        "units": max(1, len({unit.name for each in schedules for unit in each.units})),
+        "signals": sum(isinstance(each, Signal) for each in works),
+        "awaits": len(awaited) - handshakes,
+        "handshakes": handshakes,
+    }
 
 
 def faults(schedules: Sequence[Schedule], order: Order) -> list[Diagnostic]:
@@ -85,15 +93,6 @@ def faults(schedules: Sequence[Schedule], order: Order) -> list[Diagnostic]:
         if order == "edges":
             found += edge_faults(each)
     return found + list(entry_faults(schedules, order))
-
-
-def signals_awaited(schedule: Schedule) -> list[Awaited]:
-    return [
-        each
-        for op in schedule.program.ops
-        if isinstance(op.work, Await)
-        for each in op.work.signals
-    ]
 
 
 def refuse(faults: Sequence[Diagnostic], *, is_handwritten: bool) -> None:

@@ -41,7 +41,7 @@ CASES = 600
 DEVICES = ("g0", "g1", "g2", "g3")
 Told: TypeAlias = tuple[
     str, str, str, bool
-]  # signal, unit, entry, whether it is of a launch before
+]  # signal, unit, entry, is_handshake
 
 
 class Divider:
