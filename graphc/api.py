@@ -19,6 +19,7 @@ from graphc.kernels.images import Images
 from graphc.passes.choose_routes import chosen_routes, has_auto, requirements
 from graphc.pipeline import Observer, collector_paused, ignore, schedule_programs, verify
 from graphc.plan import (
+    WAIT_LIMIT_S,
     Backend,
     KernelImage,
     Plan,
@@ -82,7 +83,8 @@ def compile(
         variant(auto, built, known, catalog, images, observe)
         for auto in candidates(built.programs, known)
     )
-    phases = phase_steps(built.phases, variants)
+    programs = [one.program for each in variants for one in each.schedules.values()]
+    phases = phase_steps(built.phases, programs)
     plan = Plan(built.name, built.params, variants, images.by_key, target, phases, built.sequence)
     return with_cubins(plan) if cubins else plan
 
@@ -138,8 +140,12 @@ def instantiate(
     backend: Backend = "auto",
     *,
     devices: Mapping[str, int] | Sequence[int] | None = None,
+    wait_limit_s: float = WAIT_LIMIT_S,
 ) -> CudaGraph | ReferenceGraph:
-    """Make a plan ready to launch: on CUDA if there is a device, else on the reference."""
+    """Make a plan ready to launch: on CUDA if there is a device, else on the reference.
+
+    ``wait_limit_s`` is for how long a unit waits for another before all of them give up.
+    """
     if backend not in get_args(Backend):
         hint = did_you_mean(str(backend), get_args(Backend))
         known = ", ".join(get_args(Backend))
@@ -152,7 +158,7 @@ def instantiate(
 
     if has_gpu() and plan.arch == arch_at_hand():
         plan = with_cubins(plan)  # several at a time; what is missing after this is compiled later
-    return CudaGraph(plan, devices=devices)
+    return CudaGraph(plan, devices=devices, wait_limit_s=wait_limit_s)
 
 
 def has_gpu() -> bool:
@@ -291,13 +297,12 @@ def variant(
 
 
 def phase_steps(
-    phases: Mapping[str, tuple[str, ...]], variants: Sequence[Variant]
+    phases: Mapping[str, tuple[str, ...]], programs: Sequence[Program]
 ) -> dict[str, tuple[str, ...]]:
-    """Phase -> the steps of its ops in any variant: a transfer has those of its routes."""
+    """Phase -> the steps of its ops in any program: a transfer has those of its routes."""
     phase_of = {op: phase for phase, ops in phases.items() for op in ops}
     found: dict[str, dict[str, None]] = {phase: {} for phase in phases}
-    ops = [op for each in variants for one in each.schedules.values() for op in one.program]
-    for op in ops:
+    for op in (op for program in programs for op in program):
         transfer = op.step.rpartition("/")[0]
         phase = phase_of.get(op.step, phase_of.get(transfer))
         if phase is not None and not isinstance(op.work, Join):

@@ -33,6 +33,7 @@ class Chosen:
     catalog: Catalog
     params: Mapping[str, Any] = field(default_factory=dict)
     proof: Proof | None = None  # of a spec, proven here
+    phases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # phase -> its steps
 
 
 def simulate(
@@ -105,7 +106,8 @@ def schedule_for(
             _, found, proof = schedule_program(
                 program, known, catalog, built.settings, auto=auto, observe=observe, dump=api.dumped
             )
-            return Chosen(found, chosen_routes(chosen), catalog, built.params, proof)
+            phases = api.phase_steps(built.phases, [found.program])
+            return Chosen(found, chosen_routes(chosen), catalog, built.params, proof, phases)
     raise no_variant(profile, why)
 
 
@@ -123,7 +125,7 @@ def chosen_of(what: Schedule | Plan, profile: ProfileSpec, devices: Devices) -> 
         placed = placed_on(each.schedule.program, profile, devices)
         missing = first_missing(each.requires, profile, placed)
         if missing is None:
-            return Chosen(each.schedule, each.routes, catalog)
+            return Chosen(each.schedule, each.routes, catalog, phases=what.phases)
         why.append(missing)
     raise no_variant(profile, why)
 

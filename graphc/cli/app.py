@@ -487,6 +487,7 @@ def simulate(
         Path | None,
         typer.Option(metavar="FILE", help="With --suggest: write it as a schedule file, too."),
     ] = None,
+    html: Html = None,
     values: Values = None,
     preset: Preset = None,
     schedule: ScheduleFile = None,
@@ -502,6 +503,7 @@ def simulate(
     \b
     Examples:
       graphc simulate moe_peer --machine h200x2 --preset full
+      graphc simulate moe_peer --machine h200x2 --preset full --html moe.html
       graphc simulate moe_peer --machine mine.yaml --preset full --set route=host_copy --json
       graphc simulate moe_peer --machine h200x2_no_p2p --preset full --suggest --out best.yaml
     """
@@ -511,7 +513,7 @@ def simulate(
         file, values=values, preset=preset, schedule=schedule, kernels=kernels, routes=routes
     )
     options = SimulateOptions(
-        machine=machine, count=count, suggests=suggests, out=out, is_json=is_json
+        machine=machine, count=count, suggests=suggests, out=out, html=html, is_json=is_json
     )
     return run_simulate(wanted, options)
 

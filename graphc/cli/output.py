@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from graphc.text.diagnostics import printable
+from graphc.text.units import bytes_text as bytes_text
 from graphc.text.write import write_whole
 
 
@@ -49,19 +50,6 @@ def progress() -> Iterator[Progress]:
 
     with Console(stderr=True).status("") as status:
         yield lambda what, /: status.update(Text(printable(what)))
-
-
-def bytes_text(nbytes: int) -> str:
-    """
-    >>> bytes_text(512), bytes_text(84_000_000)
-    ('512 B', '84.0 MB')
-    """
-    number, unit = float(nbytes), "B"
-    for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
-            break
-        number /= 1000
-    return f"{nbytes} B" if unit == "B" else f"{number:.1f} {unit}"
 
 
 def plural(count: int, noun: str) -> str:

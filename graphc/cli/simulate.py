@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphc.cli.output import columns, note, plural, print_json, progress, say
+from graphc.cli.output import columns, note, plural, print_json, progress, say, write_text
 from graphc.cli.request import Request, is_plan, refuse_values
 from graphc.text.diagnostics import UsageError
+from graphc.text.units import us_text as us
 
 if TYPE_CHECKING:
     from graphc.predict import Chosen
@@ -27,6 +28,7 @@ class SimulateOptions:
     count: int | None = None
     suggests: bool = False
     out: Path | None = None  # the schedule file that is suggested
+    html: Path | None = None
     is_json: bool = False
 
 
@@ -35,16 +37,22 @@ def run_simulate(wanted: Request, options: SimulateOptions) -> int:
 
     if options.out is not None and not options.suggests:
         raise UsageError("--out is where --suggest writes a schedule: give both")
+    if options.html is not None and options.suggests:
+        raise UsageError("--suggest draws nothing: simulate with the values that it gives")
     profile = load_profile(options.machine)
     if options.suggests:
         return run_suggest(wanted, profile, options)
     with progress() as doing:
         doing(f"compiling {wanted.path}")
         found, chosen = predicted(wanted, profile, options.count)
+    if options.html is not None:
+        write_page(found, chosen, options.html)
     if options.is_json:
         print_json(facts(found, chosen))
     else:
         tell(found, chosen)
+        if options.html is not None:
+            note(f"wrote {options.html}")
     return 0
 
 
@@ -59,6 +67,14 @@ def predicted(
     else:
         chosen = predict.schedule_for(wanted.path, profile, **wanted.options())
     return predict.predicted(chosen, profile, count=count), chosen
+
+
+def write_page(found: Prediction, chosen: Chosen, path: Path) -> None:
+    from graphc.draw.look import simulation_page
+
+    routes = ", ".join(dict.fromkeys(chosen.routes.values()))
+    title = f"{found.schedule.program.name}: {f'route {routes}' if routes else 'no transfers'}"
+    write_text(path, simulation_page(found, title=title, phases=chosen.phases))
 
 
 def facts(found: Prediction, chosen: Chosen) -> dict[str, Any]:
@@ -103,10 +119,6 @@ def tell(found: Prediction, chosen: Chosen) -> None:
 
 def busiest(summary: Summary) -> list[tuple[str, float]]:
     return sorted(summary.busy.items(), key=lambda each: (-each[1], each[0]))
-
-
-def us(time_us: float) -> str:
-    return f"{time_us:.1f} us" if time_us < 1000 else f"{time_us / 1000:.2f} ms"
 
 
 def run_suggest(wanted: Request, profile: ProfileSpec, options: SimulateOptions) -> int:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphc.cli.output import columns, note, plural, print_json, say
+from graphc.cli.output import columns, note, plural, print_json, say, write_text
 from graphc.cli.request import Request, assignment, refuse_plan
-from graphc.cli.run import us
-from graphc.text.diagnostics import UsageError, printable
+from graphc.text.diagnostics import printable
+from graphc.text.units import us_text as us
 
 if TYPE_CHECKING:
     from graphc.sweeps.rows import Row
@@ -104,7 +104,17 @@ def swept(wanted: Request, options: SweepOptions, progress: Progress) -> Sweep:
 
 def write_page(result: Sweep, path: Path) -> None:
     """The curves of time by each axis as one HTML page."""
-    raise UsageError(f"--html: pages of sweeps are not written yet ('{path}')")
+    from graphc.draw.look import sweep_page
+
+    page = sweep_page(
+        [each.to_json() for each in result.rows],
+        name=result.name,
+        axes=[each.name for each in result.axes],
+        winner=None if result.best is None else result.best.candidate.index,
+        basis=result.baseline.basis.value,
+        baseline_us=result.baseline.us,
+    )
+    write_text(path, page)
 
 
 @contextmanager

@@ -141,15 +141,10 @@ def covered(spans: list[tuple[float, float]]) -> float:
 
 
 def critical_path(found: Prediction) -> list[PathStep]:
-    """From the end back to what let each op start, by step in the order of their first pieces."""
-    path = []
-    index = max(range(len(found.ran)), key=lambda each: found.ran[each].stop_us, default=-1)
-    while index >= 0:
-        path.append(index)
-        index = found.ran[index].cause
+    """The critical ops by step, in the order of their first pieces."""
     steps: dict[str, PathStep] = {}
     stop_us = 0.0
-    for index in reversed(path):
+    for index in critical_ops(found):
         op, ran = found.orders.ops[index], found.ran[index]
         known = steps.get(op.step, PathStep(op.step, found.tasks[index].demand.engine, 0, 0.0, 0.0))
         steps[op.step] = PathStep(
@@ -161,3 +156,13 @@ def critical_path(found: Prediction) -> list[PathStep]:
         )
         stop_us = ran.stop_us
     return list(steps.values())
+
+
+def critical_ops(found: Prediction) -> list[int]:
+    """From the end back to what let each op start, in order of time."""
+    path = []
+    index = max(range(len(found.ran)), key=lambda each: found.ran[each].stop_us, default=-1)
+    while index >= 0:
+        path.append(index)
+        index = found.ran[index].cause
+    return path[::-1]

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from graphc.simulation.summary import covered
 from graphc.timeline import Slice, Timeline
 
 OTHERS = "(no phase)"
@@ -70,7 +71,7 @@ def phase_time(
         phase,
         len(slices),
         sum(each.duration_us for each in slices),
-        covered_us((each.start_us, each.stop_us) for each in slices),
+        covered([(each.start_us, each.stop_us) for each in slices]),
         sum(each.waited_us for each in slices),
         most_first(waited_for),
         most_first(waited_on),
@@ -119,19 +120,6 @@ class Waits:
     def latest(self, names: Iterable[str]) -> Slice | None:
         known = [self.slices[name] for name in names if name in self.slices]
         return max(known, key=lambda each: each.stop_us, default=None)
-
-
-def covered_us(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of half-open spans.
-
-    >>> covered_us([(0.0, 4.0), (2.0, 6.0), (8.0, 9.0)])
-    7.0
-    """
-    total, reached = 0.0, float("-inf")
-    for start, stop in sorted(spans):
-        total += max(0.0, stop - max(start, reached))
-        reached = max(reached, stop)
-    return total
 
 
 def medians(replays: Sequence[Sequence[PhaseTime]]) -> tuple[PhaseTime, ...]:

@@ -68,7 +68,7 @@ function startTheme() {
 const FEW = 300;
 
 function tableCard(table, options = {}) {
-  const { isWide = false, rowLook = () => "", onRow = null, isFiltered = false } = options;
+  const { isWide = false, rowLook = () => "", onRow = null, isFiltered = false, sortBy = null } = options;
   let rows = table.rows.map((cells, at) => ({ cells, at }));
   let sorted = null;
   let isAll = false;
@@ -81,8 +81,8 @@ function tableCard(table, options = {}) {
     onkeydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sort(at); } },
   }, column.name));
 
-  function sort(at) {
-    const isUp = sorted && sorted.at === at ? !sorted.isUp : table.columns[at].kind === "text";
+  function sort(at, isFirstUp = table.columns[at].kind === "text") {
+    const isUp = sorted && sorted.at === at ? !sorted.isUp : isFirstUp;
     sorted = { at, isUp };
     heads.forEach((head, index) => {
       if (index === at) head.setAttribute("aria-sort", isUp ? "ascending" : "descending");
@@ -129,7 +129,8 @@ function tableCard(table, options = {}) {
   }
   const card = make("section", { class: `card${isWide ? " is-wide" : ""}`, "data-table": table.title }, head,
     make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), body)), more);
-  fill();
+  const first = table.columns.findIndex((column) => column.name === sortBy);
+  if (first < 0) fill(); else sort(first, true);
   card.pick = (at) => {
     let row = body.querySelector(`tr[data-row="${at}"]`);
     if (!row) { isAll = true; filter = ""; fill(); row = body.querySelector(`tr[data-row="${at}"]`); }

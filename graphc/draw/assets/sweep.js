@@ -84,6 +84,11 @@ function startSweep(host) {
       picture.append(svg("path", { class: "curve", d: path(measured, "us"), stroke: each.fill }));
       for (const row of measured) picture.append(dot(row, x(row.values[state.x]), y(row.us), each.fill, false));
     }
+    if (sweep.baselineUs && sweep.baselineUs > floor && sweep.baselineUs < ceiling) {
+      const tall = y(sweep.baselineUs);
+      picture.append(svg("line", { class: "baseline", x1: left, x2: width - right, y1: tall, y2: tall }));
+      picture.append(svg("text", { x: width - right, y: tall - 6, "text-anchor": "end" }, "baseline"));
+    }
     const winner = rows[sweep.winner];
     if (winner && shown.some((each) => each.name === word(winner.values[state.by]))) {
       const at = x(winner.values[state.x]), tall = y(winner.us);
@@ -142,7 +147,7 @@ function startSweep(host) {
   const head = make("div", { class: "head" }, make("h2", {}, "Time"), make("span", { class: "hint" }, `the least at each place; paler: the others · ${sweep.basisText}`), make("span", { class: "grow" }), tools);
   host.append(make("section", { class: "card", "aria-label": "Curve" }, head, best, chart, legend));
   best.hidden = true;
-  const table = tableCard(sweep.table, { isWide: true, isFiltered: true, rowLook: (_, at) => (at === sweep.winner ? "is-winner" : rows[at].status === "ok" ? "" : "is-bad") });
+  const table = tableCard(sweep.table, { isWide: true, isFiltered: true, sortBy: "time", rowLook: (_, at) => (at === sweep.winner ? "is-winner" : rows[at].status === "ok" ? "" : "is-bad") });
   host.append(table);
   fillLegend();
   new ResizeObserver(drawChart).observe(chart);
