@@ -24,6 +24,7 @@ from graphc.text.write import write_whole
 
 FORMAT = 1
 Backend = Literal["auto", "cuda", "reference"]
+WAIT_LIMIT_S = 10.0  # for how long a unit waits for another
 
 
 class Need(StrEnum):
@@ -121,11 +122,12 @@ class Plan:
         backend: Backend = "auto",
         *,
         devices: Mapping[str, int] | Sequence[int] | None = None,
+        wait_limit_s: float = WAIT_LIMIT_S,
     ) -> Any:
         """A graph ready to bind and launch; see ``graphc.api.instantiate``."""
         from graphc.api import instantiate
 
-        return instantiate(self, backend, devices=devices)
+        return instantiate(self, backend, devices=devices, wait_limit_s=wait_limit_s)
 
     def save(self, path: str | Path) -> None:
         """Write the plan as readable JSON with a digest of its content, whole or not at all."""

@@ -7,6 +7,7 @@ reaches from the first of its records to the last.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,7 +26,7 @@ ONE_CLOCK = "CUPTI brings the times of all GPUs onto the host's clock; how well,
 def record_by_cupti(
     session: Session, recorder: Recorder, rows: int | None, rounds: int
 ) -> Recording:
-    """Build the graph once more while CUPTI looks on, and replay that."""
+    """Build the graphs once more while CUPTI looks on, and replay these."""
     stream, context = session.own_stream, session.home.context
     own = Executable(session)
     recorder.start()
@@ -39,8 +40,12 @@ def record_by_cupti(
             session.driver.synchronize(stream)
 
         session.wait_for_all()
-        assert own.built is not None
-        expected = dict(expected_nodes(session, own.built, rows))
+        expected = {
+            node: each
+            for number, graph in enumerate(own.graphs)
+            if graph.built is not None
+            for node, each in expected_nodes(session, graph.built, number, rows)
+        }
         found = record_replays(recorder, replay, expected, rounds=rounds)
     finally:
         recorder.stop()
@@ -52,17 +57,17 @@ def record_by_cupti(
 
 
 def expected_nodes(
-    session: Session, built: Built, rows: int | None
+    session: Session, built: Built, unit: int, rows: int | None
 ) -> Iterator[tuple[int, Expected]]:
     images, keys = session.kernels.images, session.variant.images
     for op in session.schedule.program:
         entry = images[keys[op.step]].entry if op.step in keys else ""
         nodes = built.nodes.get(op.name, ())
         if isinstance(op.work, Extern):
-            yield from ((node, Expected(op.name, NodeKind.OTHER)) for node in nodes)
+            yield from ((node, Expected(op.name, unit, NodeKind.OTHER)) for node in nodes)
             continue
         for node, call in zip(nodes, session.work.calls(op, rows), strict=False):
-            expected = expected_of(op.name, call, entry)
+            expected = expected_of(op.name, unit, call, entry)
             if expected is not None:
                 yield node, expected
 
@@ -72,20 +77,21 @@ class Expected:
     """What one node of the graph does, and for which op."""
 
     op: str
+    unit: int  # the number of the graph
     kind: NodeKind
     entry: str = ""  # of a kernel; empty where any will do
     nbytes: int | None = None  # of a copy or fill; None where any will do
 
 
-def expected_of(op: str, call: Call, entry: str) -> Expected | None:
+def expected_of(op: str, unit: int, call: Call, entry: str) -> Expected | None:
     """What the records of a node should say; None if it has none."""
     match call:
         case KernelCall():
-            return Expected(op, NodeKind.KERNEL, entry)
+            return Expected(op, unit, NodeKind.KERNEL, entry)
         case CopyCall():
-            return Expected(op, NodeKind.COPY, nbytes=call.nbytes)
+            return Expected(op, unit, NodeKind.COPY, nbytes=call.nbytes)
         case FillCall():
-            return Expected(op, NodeKind.FILL)
+            return Expected(op, unit, NodeKind.FILL)
         case _:
             return None
 
@@ -139,19 +145,33 @@ def notes_of(dropped: int, others: Sequence[Stray], found: int, rounds: int) -> 
 
 
 def matched(records: Iterable[Activity], expected: Mapping[int, Expected]) -> list[Replay]:
-    """One replay for each launch of which a record came, in order of time."""
+    """The replays of which records came, in order of time.
+
+    A launch of a graph has a number of its own, which all of its records bear. Every replay
+    launches each unit's graph once, so the launches of a unit are the replays in their order.
+    """
     launches: dict[int, list[Activity]] = {}
     for each in sorted(records, key=lambda each: each.start_ns):
         launches.setdefault(each.launch, []).append(each)
-    return [replay_of(own, expected) for own in launches.values()]
+    seen: Counter[int] = Counter()  # launches of each unit so far
+    replays: dict[int, list[Activity]] = {}
+    others: list[list[Activity]] = []
+    for own in launches.values():
+        unit = next((expected[each.node].unit for each in own if each.node in expected), None)
+        if unit is None:
+            others.append(own)
+            continue
+        replays.setdefault(seen[unit], []).extend(own)
+        seen[unit] += 1
+    return [replay_of(own, expected) for own in (*replays.values(), *others)]
 
 
 def replay_of(records: Sequence[Activity], expected: Mapping[int, Expected]) -> Replay:
-    """What one launch ran; its first record is the beginning."""
-    begin_ns = records[0].start_ns
+    """What one replay ran; its first record is the beginning."""
+    begin_ns = min(each.start_ns for each in records)
     spans: dict[str, Span] = {}
     strays = []
-    for each in records:
+    for each in sorted(records, key=lambda each: each.start_ns):
         span = Span((each.start_ns - begin_ns) / 1000, (each.stop_ns - begin_ns) / 1000)
         why = why_not(each, expected.get(each.node))
         if why is not None:

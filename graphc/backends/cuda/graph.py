@@ -32,6 +32,7 @@ from graphc.backends.binding import (
     buffer_named,
     check_apart,
     check_count,
+    check_entry,
     check_rounds,
     given_arrays,
     is_closed_error,
@@ -49,7 +50,6 @@ from graphc.backends.cuda.readback import ReadBack
 from graphc.backends.cuda.session import Session
 from graphc.backends.cuda.timing import record_ops, time_ops, time_replays
 from graphc.backends.cuda.views import View
-from graphc.backends.cuda.words import DEFAULT_LIMIT_S
 from graphc.backends.recording import Recording, Way
 from graphc.backends.status import Status, statuses
 from graphc.gpu import open_driver
@@ -58,7 +58,7 @@ from graphc.gpu.probe import current, peer_facts
 from graphc.gpu.protocol import Driver
 from graphc.ir import MAPPED, Buffer, Program, Role, Schedule
 from graphc.machine import Machine, place_devices
-from graphc.plan import Plan, Variant
+from graphc.plan import WAIT_LIMIT_S, Plan, Variant
 from graphc.text.diagnostics import CudaError, UsageError
 from graphc.text.suggest import did_you_mean
 
@@ -92,7 +92,7 @@ class CudaGraph(OneOfAKind):
         devices: Mapping[str, int] | Sequence[int] | None = None,
         driver: Driver | None = None,
         variant: Variant | None = None,
-        wait_limit_s: float = DEFAULT_LIMIT_S,
+        wait_limit_s: float = WAIT_LIMIT_S,
     ) -> None:
         self.plan = plan
         self._driver = driver or open_driver()
@@ -242,21 +242,16 @@ class CudaGraph(OneOfAKind):
         except CudaError as problem:
             raise explained(problem, self.plan) from None
 
-    def _recall(self, entry: object) -> Prepared | None:
+    def _recall(self, entry: str | None) -> Prepared | None:
         """The latest launch of an entry, if it is still good."""
-        if entry is not None and not isinstance(entry, str):
-            raise UsageError(f"entry: expected one of {', '.join(self.entries)}, found {entry!r}")
+        if entry is not None:
+            check_entry(entry, self._executables)
         self._entry, self._last = entry, self._prepared.get(entry)
         return self._last
 
     def _executable_of(self, entry: str | None) -> Executable:
         self._open_session()
-        if entry is None:
-            return self._executable
-        if entry not in self._executables:
-            hint = did_you_mean(entry, self.entries) or f"there are {', '.join(self.entries)}"
-            raise UsageError(f"the plan has no entry '{entry}': {hint}")
-        return self._executables[entry]
+        return self._executables[check_entry(entry, self._executables)]
 
     def _launch_anew(self, stream: object, count: int | None, entry: str | None) -> None:
         session, executable = self._open_session(), self._executable_of(entry)
@@ -344,9 +339,11 @@ class CudaGraph(OneOfAKind):
         """
         self._wait()
         for each in (each for of_entry in self._statuses.values() for each in of_entry):
-            code = int(self._view(each.buffer, self._wait).numpy().reshape(-1)[0])
+            view = self._view(each.buffer, self._wait)
+            code, *more = view.numpy().reshape(-1).tolist()
             if code:
-                raise each.fault(code)
+                view.write_bytes(np.zeros(view.nbytes, np.uint8))
+                raise each.fault(code, *more)
 
     def _wait(self) -> None:
         """Wait for the launches so far; a unit that has given up is told."""
@@ -445,13 +442,20 @@ class CudaGraph(OneOfAKind):
 
         The graph is built anew for this, and the one at hand is left as it is.
         """
-        session = self._undivided_session("record looks at")
+        session = self._open_session()
         rows, rounds = check_count(self.program, count), check_rounds(rounds)
         chosen = way or self._way_at_hand()
         if chosen is Way.WALL:
             raise UsageError("on GPUs ops are traced by cupti or by events, not by wall time")
         if chosen is Way.CUPTI and self._executable.is_eager:
             raise UsageError("emit: streams makes no graph, whose nodes CUPTI names: use events")
+        if chosen is Way.EVENTS:
+            self._undivided_session("events are recorded around")
+        if self._executable.is_free:
+            raise UsageError(
+                "a trace needs one stream on which a replay begins and ends: compile the plan "
+                "with 'launch: joined'"
+            )
         self._forget_launch()
         with self._at_home():
             self._executable.ensure_built(rows)

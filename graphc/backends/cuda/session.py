@@ -14,14 +14,14 @@ from typing import Any
 from graphc.backends.cuda.emit import Emitter, Queues, prioritised
 from graphc.backends.cuda.kernels import Kernels
 from graphc.backends.cuda.memory import DeviceMemory, Gpu
-from graphc.backends.cuda.words import DEFAULT_LIMIT_S, Words
+from graphc.backends.cuda.words import Words
 from graphc.backends.cuda.work import Work
 from graphc.backends.extern import load_functions
 from graphc.gpu.probe import current, enable_both_ways
 from graphc.gpu.protocol import Driver, FillCall
 from graphc.ir import Await, Emit, Schedule, Signalling, Unit
 from graphc.machine import Machine
-from graphc.plan import Need, Plan, Variant
+from graphc.plan import WAIT_LIMIT_S, Need, Plan, Variant
 from graphc.text.diagnostics import CudaError, UsageError
 
 PEER_NEEDS = {Need.PEER_COPY, Need.PEER_READ, Need.PEER_WRITE}
@@ -41,7 +41,7 @@ class Session:
         placed: Mapping[str, int],
         argument: Callable[[Schedule, str], Any],
         *,
-        wait_limit_s: float = DEFAULT_LIMIT_S,
+        wait_limit_s: float = WAIT_LIMIT_S,
     ) -> None:
         self.driver, self.variant, self.schedule = driver, variant, variant.schedule
         self.schedules = variant.schedules  # by entry; the default one first

@@ -18,9 +18,9 @@ from graphc.backends.cuda.memory import Gpu
 from graphc.gpu.probe import current
 from graphc.gpu.protocol import Driver
 from graphc.ir import Await, Awaited, Op, Schedule, Signal, Signalling, Unit
+from graphc.plan import WAIT_LIMIT_S
 from graphc.text.diagnostics import CompilerBug, CudaError
 
-DEFAULT_LIMIT_S = 10.0
 WORD_NBYTES = 8
 FAILED, LIMIT, FIRST_EPOCH = 0, 8, 16  # bytes from the start of a unit's block
 STOPPED, FIRST_RECORD = 0, 64  # bytes from the start of the shared page
@@ -45,7 +45,7 @@ class Words:
     schedules: Sequence[Schedule]
     gpus: Mapping[str, Gpu]
     is_mapped: bool  # the words lie in mapped memory
-    limit_s: float = DEFAULT_LIMIT_S
+    limit_s: float = WAIT_LIMIT_S
     units: dict[str, Unit] = field(default_factory=dict)
     places: dict[tuple[str, str], int] = field(default_factory=dict)  # (unit, signal) -> its number
     awaits: list[Op] = field(default_factory=list)  # an await is told by its place here
