@@ -43,6 +43,8 @@ ELF, CUDA_MACHINE = b"\x7fELF", 190
 INTEGERS = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1), "u32": (0, 2**32 - 1)}
 MOST_ROWS = 2**31 - 1  # of an axis: kernels are told in 32 bits
 MOST_CALLS = 1024  # calls that a contract remembers
+MOST_PARAMETER_BYTES = 32_764  # of a launch, on GPUs from compute capability 7.0, by CUDA 12.1
+PIECE_BYTES = 8 + 5 * 4  # what says which piece a launch is
 OVER_RANKS = -1  # the dimension of what a number of ranks fixes
 LAUNCH_NAMES = ("lo", "hi", "blocks", "arch", "device")
 CODE = re.compile(r"[1-9][0-9]{0,9}")
@@ -691,7 +693,22 @@ def checked_call(
     if call.mistakes:
         raise SpecError(call.mistakes)
     kernel = Kernel(contract.name, call.symbols, chosen, dict(scalars))
+    nbytes = parameter_nbytes(contract, call.symbols)
+    if nbytes > MOST_PARAMETER_BYTES:
+        text = (
+            f"kernel '{contract.name}' would take {nbytes:,} bytes of parameters: a launch carries "
+            f"at most {MOST_PARAMETER_BYTES:,}"
+        )
+        raise error("bad-kernel", text, call.span, hint="give it fewer arguments over all ranks")
     return Call(kernel, axis, accesses)
+
+
+def parameter_nbytes(contract: Contract, symbols: Mapping[str, int]) -> int:
+    """The bytes that a launch carries, at most: pointers, scalars, the piece and the guard."""
+    pointers = sum(
+        1 if each.peers is None else max(1, symbols[each.peers]) for each in contract.args.values()
+    )
+    return 8 * (pointers + len(contract.scalars)) + PIECE_BYTES + 8 * contract.guarded
 
 
 def built_in(contract: Contract, kernel: Kernel) -> dict[str, int]:
