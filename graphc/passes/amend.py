@@ -2,6 +2,8 @@
 
 Signals go on side streams, so that they hold nothing up. A signal is put behind another one only if
 it comes after that one anyway: side streams add no order.
+
+From here on the program is in the order of issue, which is an order of its edges, too.
 """
 
 from __future__ import annotations
@@ -21,12 +23,10 @@ AFTER = (Hazard.AFTER,)
 
 @dataclass(frozen=True, slots=True)
 class Amendment:
-    """Ops to put in: at both ends, and beside ops in program order and in order of issue."""
+    """Ops to put in, at both ends and beside others."""
 
     before: Beside
     behind: Beside
-    issued_before: Beside
-    issued_behind: Beside
     stream_of: Mapping[str, str]
     streams: tuple[Stream, ...]  # new ones
     edges: tuple[Edge, ...]
@@ -38,11 +38,9 @@ class Amendment:
 def amend(placed: Placed, more: Amendment, *, without: frozenset[str] = frozenset()) -> Placed:
     """The schedule with these ops, streams and edges, and without some of its own ops."""
     program = placed.graph.program
-    own = [more.instead.get(op.name, op) for op in program.ops]
-    by_name = {op.name: op for op in own}
-    issued = (by_name[name] for name in placed.order)
-    ops = (*more.first, *merged(own, more.before, more.behind, without), *more.last)
-    order = (*more.first, *merged(issued, more.issued_before, more.issued_behind, without))
+    by_name = {**{op.name: op for op in program.ops}, **more.instead}
+    own = merged((by_name[name] for name in placed.order), more.before, more.behind, without)
+    ops = (*more.first, *own, *more.last)
     edges: nx.DiGraph[str] = nx.DiGraph()
     edges.add_nodes_from(op.name for op in ops)
     edges.add_edges_from(
@@ -58,7 +56,7 @@ def amend(placed: Placed, more: Amendment, *, without: frozenset[str] = frozense
         placed,
         graph=Graph(replace(program, ops=ops), edges),
         streams=tuple(streams),
-        order=tuple(op.name for op in (*order, *more.last)),
+        order=tuple(op.name for op in ops),
         stream_of={op.name: stream_of[op.name] for op in ops},
     )
 

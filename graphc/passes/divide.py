@@ -23,8 +23,8 @@ the beginning and before the end: an await that nothing follows ends the unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from graphc.ir import (
     Access,
@@ -310,22 +310,13 @@ class Visits:
 # The parts
 
 
-@dataclass(slots=True)
-class Beside:
-    """New ops, each before the first or behind the last of some nodes."""
-
-    ops: list[tuple[Op, Source]] = field(default_factory=list)
-
-    def add(self, op: Op, nodes: Iterable[int]) -> None:
-        self.ops.append((op, tuple(nodes)))
-
-
 class Parts:
     """What takes the place of the edges that are cut."""
 
     def __init__(self, whole: Whole, cuts: Mapping[int, Mapping[Source, str]]) -> None:
         self.whole, self.cuts = whole, cuts
-        self.before, self.behind = Beside(), Beside()
+        self.before: dict[int, list[Op]] = {}  # what stands next to a node
+        self.behind: dict[int, list[Op]] = {}
         self.stream_of: dict[str, str] = {}
         self.edges: list[Edge] = []
         self.streams: list[Stream] = []
@@ -339,15 +330,9 @@ class Parts:
         self.add_joins()
         self.add_awaits()
         self.add_roots()
-        whole = self.whole
-        issued = range(len(whole.ops))
-        places = {op.name: place for place, op in enumerate(whole.placed.graph.program.ops)}
-        program = [places.get(op.name, -1) for op in whole.ops]
         return Amendment(
-            self.laid(self.before, min, program),
-            self.laid(self.behind, max, program),
-            self.laid(self.before, min, issued),
-            self.laid(self.behind, max, issued),
+            self.laid(self.before),
+            self.laid(self.behind),
             self.stream_of,
             tuple(self.streams),
             tuple(self.edges),
@@ -355,15 +340,8 @@ class Parts:
             tuple(self.last),
         )
 
-    def laid(
-        self, ops: Beside, choose: Callable[..., int], places: Sequence[int]
-    ) -> dict[str, list[Op]]:
-        """The ops by the name of the node next to which they stand in one of the orders."""
-        result: dict[str, list[Op]] = {}
-        for op, nodes in ops.ops:
-            node = choose(nodes, key=places.__getitem__)
-            result.setdefault(self.whole.ops[node].name, []).append(op)
-        return result
+    def laid(self, beside: Mapping[int, Sequence[Op]]) -> dict[str, Sequence[Op]]:
+        return {self.whole.ops[node].name: ops for node, ops in beside.items()}
 
     def add_begins(self) -> None:
         streams = {each.name for each in self.whole.placed.streams}
@@ -391,7 +369,7 @@ class Parts:
             if source[-1] < len(whole.units):
                 self.first.append(op)
             else:
-                self.behind.add(op, source)
+                self.behind.setdefault(source[-1], []).append(op)
             self.stream_of[op.name] = side.choose(op.device, source, whole.after(source))
             self.edges += ((whole.ops[node].name, op.name, AFTER) for node in source)
         self.streams += side.made
@@ -417,7 +395,7 @@ class Parts:
         whole = self.whole
         name = f"{join.name}/{whole.units[unit].name}"
         op = replace(join, name=name, step=name, device=whole.units[unit].devices[0])
-        self.before.add(op, users)
+        self.before.setdefault(min(users), []).append(op)
         self.stream_of[name] = self.stream_at(min(users))
         self.edges += ((whole.ops[member].name, name, AFTER) for member in members)
         self.edges += ((name, whole.ops[user].name, AFTER) for user in users)
@@ -448,7 +426,7 @@ class Parts:
             else:
                 first = whole.ops[min(nodes)]
                 op = await_op(f"await/{first.name}", awaited, first)
-                self.before.add(op, nodes)
+                self.before.setdefault(min(nodes), []).append(op)
                 self.stream_of[op.name] = self.stream_at(min(nodes))
                 self.edges += ((op.name, whole.ops[node].name, AFTER) for node in nodes)
             self.edges += (
@@ -462,7 +440,7 @@ class Parts:
         """Everything in a unit comes after its beginning."""
         whole = self.whole
         unit_of = unit_numbers(whole.units)
-        new = [op for op, _ in (*self.before.ops, *self.behind.ops)]
+        new = [op for each in (*self.before.values(), *self.behind.values()) for op in each]
         ops = (*whole.ops, *self.first, *new, *self.last)
         units = {op.name: unit_of[op.device] for op in ops}
         edges = whole.placed.graph.edges.edges

@@ -318,9 +318,7 @@ class Shaken:
 
     launch: Launch
     signals: dict[int, set[int]] = field(default_factory=dict)  # op -> units that await it
-    awaits: dict[int, list[tuple[Launch, int]]] = field(
-        default_factory=dict
-    )  # op -> ops awaited
+    awaits: dict[int, list[tuple[Launch, int]]] = field(default_factory=dict)  # op -> ops awaited
 
     def placed(self) -> Placed:
         placed = self.launch.placed
@@ -348,17 +346,11 @@ class Shaken:
             edges.append((f"{self.unit_name(node)}/begin", more.name, AFTER))
             edges.append((more.name, op.name, AFTER))
             stream_of[more.name] = placed.stream_of[op.name]
-        more_ops = Amendment(
-            before,
-            behind,
-            before,
-            behind,
-            stream_of,
-            tuple(side.made),
-            tuple(edges),
-            instead=instead,
+        more_streams, more_edges = tuple(side.made), tuple(edges)
+        return amend(
+            placed,
+            Amendment(before, behind, stream_of, more_streams, more_edges, instead=instead),
         )
-        return amend(placed, more_ops)
 
     def signal(self, node: int) -> Op:
         op = self.launch.ops[node]
