@@ -5,8 +5,8 @@ every element as far as the dtype can tell them apart within four binades (so a 
 the wrong place shows): magnitudes in [1/16, 1), both signs; a weight of two or more dimensions is
 scaled by a power of two to about 1/sqrt(last dimension), so that sums stay of order one. Integers
 are a permutation of 0, 1, 2, ..., within what their dtype holds, or, where the spec says what they
-are below, drawn from 0 up to that. Rows that the count leaves unused
-are poison: 0xFF bytes, which floats read as NaN and signed integers as -1.
+are below, drawn from 0 up to that; if it names odd ones, about one in 16 is one of these. Rows that
+the count leaves unused are poison: 0xFF bytes, which floats read as NaN and signed integers as -1.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from graphc.text.diagnostics import no_memory
 FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT, Role.STATE)
 BINADES = 2  # bits of the exponent that vary
 POISON = 0xFF
+ODD_SHARE = 1 / 16
 AT_ONCE = 1 << 18  # elements that are made together, so that making them takes no more memory
 
 # dtype -> (bits of the mantissa, bits of the exponent, exponent bias)
@@ -85,7 +86,7 @@ def made_array(buffer: Buffer, seed: int, count: int | None) -> NDArray[Any]:
     if kind.is_float:
         values = random_floats(random, total, buffer.dtype, scale_exponent(buffer))
     elif buffer.below is not None:
-        values = random.integers(buffer.below, size=total).astype(kind.numpy)
+        values = bounded_integers(random, total, buffer.below, buffer.odd).astype(kind.numpy)
     else:
         values = random_integers(random, total, kind.numpy)
     array = values.reshape(buffer.shape)
@@ -135,6 +136,17 @@ def random_integers(
 ) -> NDArray[Any]:
     limit = min(int(np.iinfo(kind).max) + 1, 1 << 62)  # type: ignore[type-var]
     return (random.permutation(total) % limit).astype(kind)
+
+
+def bounded_integers(
+    random: np.random.Generator, total: int, below: int, odd: tuple[int, ...]
+) -> NDArray[Any]:
+    """From 0 up to a bound; now and then one of the odd ones."""
+    values = random.integers(below, size=total)
+    if odd:
+        is_odd = random.random(total) < ODD_SHARE
+        values[is_odd] = random.choice(np.array(odd), int(is_odd.sum()))
+    return values
 
 
 @dataclass(frozen=True, slots=True)

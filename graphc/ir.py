@@ -69,6 +69,7 @@ class Buffer:
     near: tuple[str, ...] = ()  # of mapped memory: the devices that use it
     is_symmetric: bool = False  # every rank has one, and ops of other ranks may touch it
     below: int | None = None  # of integers that the caller brings: what they do not reach
+    odd: tuple[int, ...] = ()  # others that now and then stand among them
     span: Span = NOWHERE
 
     @property

@@ -59,3 +59,15 @@ def test_only_what_the_caller_fills_gets_values() -> None:
 
 def test_an_empty_buffer_gets_an_empty_array() -> None:
     assert random_array(Buffer("x", "g0", "f32", (0, 8))).shape == (0, 8)
+
+
+def test_integers_with_a_bound_stay_below_it() -> None:
+    array = random_array(Buffer("ids", "g0", "i32", (40, 10), below=7))
+    assert {*array.ravel().tolist()} == {*range(7)}
+
+
+def test_odd_integers_stand_among_the_others() -> None:
+    array = random_array(Buffer("ids", "g0", "i64", (400, 10), below=7, odd=(-1, 2**32)))
+    found = array.ravel().tolist()
+    assert {*found} == {*range(7), -1, 2**32}
+    assert 100 < sum(each in (-1, 2**32) for each in found) < 500

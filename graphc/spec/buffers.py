@@ -16,7 +16,7 @@ from graphc.spec.expand import NAME, Declared, Draft, Round, Use
 from graphc.spec.faults import Faults
 from graphc.spec.values import holds
 from graphc.text.diagnostics import Diagnostic, Note, Span, SpecError, error
-from graphc.text.expr import evaluate_count, evaluate_word, factor_of, mentions
+from graphc.text.expr import evaluate_count, evaluate_number, evaluate_word, factor_of, mentions
 from graphc.text.suggest import did_you_mean
 
 MOST_BYTES = 2**48
@@ -154,6 +154,7 @@ class Buffers:
             spec.optional,
             is_symmetric=spec.symmetric,
             below=self.below(declared, dtype, role, scope),
+            odd=self.odd(declared, dtype, scope),
             span=at.key,
         )
         if spec.symmetric and declared.rank is None:
@@ -220,6 +221,21 @@ class Buffers:
             text = f"'below' is {limit}, but {dtype} holds 0 to {DTYPES[dtype].limits[1]}"
             raise error("bad-value", text, at.span)
         return limit
+
+    def odd(self, declared: Declared, dtype: str, scope: Mapping[str, Any]) -> tuple[int, ...]:
+        """What now and then stands among such integers."""
+        at = declared.site["odd"]
+        if declared.spec.odd and declared.spec.below is None:
+            raise error("bad-value", "'odd' is for integers that go up to a 'below'", at.key)
+        found = []
+        for index, each in enumerate(declared.spec.odd):
+            value = evaluate_number(each, scope, at[index].span)
+            least, most = DTYPES[dtype].limits
+            if value != int(value) or not least <= value <= most:
+                text = f"{dtype} holds whole numbers from {least} to {most}, not {value}"
+                raise error("bad-value", text, at[index].span)
+            found.append(int(value))
+        return tuple(found)
 
     def overlaid(
         self, buffer: Buffer, declared: Declared, scope: Mapping[str, Any], draft: Draft | None

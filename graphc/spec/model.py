@@ -74,6 +74,7 @@ class BufferSpec(Written):
     optional: bool = False
     symmetric: bool = False  # ops of other ranks may touch it
     below: Number | None = None  # of integers that the caller brings: they go from 0 up to it
+    odd: list[Number] = Field(default=[])  # others that now and then stand among them
     each: str | None = None
     at: OverlaySpec | None = None
     if_: Condition = Field(default=True, alias="if")
