@@ -353,8 +353,9 @@ def wrong_peers(contract: Contract, site: Site) -> Iterator[Diagnostic]:
             yield bad(at["ring"], f"'{name}' is over all ranks: it cannot be in a ring")
         scalar = each.rows.scalar
         if scalar is not None and contract.scalars.get(scalar) not in INTEGERS:
-            hint = did_you_mean(scalar, contract.scalars)
-            text = f"the row of '{name}' is a scalar of whole numbers: '{scalar}' is none"
+            what = contract.scalars.get(scalar, "none")
+            hint = None if scalar in contract.scalars else did_you_mean(scalar, contract.scalars)
+            text = f"the row of '{name}' is a scalar of whole numbers: '{scalar}' is {what}"
             yield bad(at["rows"], text, hint=hint)
 
 

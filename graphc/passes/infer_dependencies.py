@@ -217,9 +217,9 @@ def refuse_read(op: Op, access: Access, buffer: Buffer, mistakes: Mistakes) -> N
 
 def refuse(op: Op, other: Op, access: Access, mistakes: Mistakes) -> None:
     """Two pieces or ranks of one op touch the same bytes: its result would hang on their order."""
-    key = op.kin, access.region.buffer, access.argument
+    parts = "pieces" if op.step == other.step else "ranks"
+    key = op.kin, access.region.buffer if parts == "pieces" else "", access.argument
     if key not in mistakes:
-        parts = "pieces" if op.step == other.step else "ranks"
         mistakes[key] = Diagnostic(
             "pieces-conflict",
             f"the {parts} of '{op.kin}' conflict: argument '{access.argument}' of '{op.name}' "

@@ -32,6 +32,11 @@ CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 NO_DIAGNOSTICS = {"bug", "compiler-bug", "cuda", "error", "interrupted", "usage"}
 
 
+def code_of(case: Path) -> str:
+    """``bad-rows.ranks.yaml`` is one more file of ``bad-rows``."""
+    return case.stem.partition(".")[0]
+
+
 def parts(case: Path) -> tuple[str, dict[str, str], str]:
     """The first document as text, the directives, and the expected message."""
     text = case.read_text(encoding="utf-8")
@@ -95,11 +100,11 @@ def test_a_wrong_spec_gets_its_message(
         case.write_text(f"{wrong.rstrip()}\n--- |\n{body}\n", encoding="utf-8")
         return
     assert found == expected
-    assert f"error[{case.stem}]" in found, "a file is named after the code that it shows"
+    assert f"error[{code_of(case)}]" in found, "a file is named after the code that it shows"
 
 
 def test_every_code_has_a_file_and_every_file_a_code() -> None:
-    assert {case.stem for case in CASES} == codes() - NO_DIAGNOSTICS
+    assert {code_of(case) for case in CASES} == codes() - NO_DIAGNOSTICS
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
