@@ -250,11 +250,8 @@ def sweep_table(rows: Sequence[Mapping[str, Any]], axes: Sequence[str]) -> Table
         *([Column("predicted", "us"), Column("error", "error")] if has_prediction else []),
         Column("status"), *([Column("why")] if has_reasons else []),
     ]  # fmt: skip
-    return Table(
-        "Candidates",
-        tuple(columns),
-        tuple(cells(row, axes, has_prediction, has_reasons) for row in rows),
-    )
+    found = tuple(cells(row, axes, has_prediction, has_reasons) for row in rows)
+    return Table("Candidates", tuple(columns), found)
 
 
 def cells(

@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 from graphc.backends.recording import Recording, Replay
-from graphc.ir import Join
 from graphc.plan import Plan, Variant, checked_path
 from graphc.text.write import write_whole
 from graphc.timeline import Timeline
@@ -101,10 +100,8 @@ class Trace:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Ops of the schedule of which nothing was seen in the replay; joins do nothing."""
-        seen = {each.op for each in self.timeline.slices}
-        ops = self.variant.schedule.program
-        return tuple(op.name for op in ops if op.name not in seen and not isinstance(op.work, Join))
+        """Ops that should have been seen, and were in no replay."""
+        return self.recording.missing
 
     def save(self, path: str | Path) -> None:
         """Write the trace file that Perfetto opens, whole or not at all."""

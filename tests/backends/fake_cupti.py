@@ -6,14 +6,15 @@ callback, hands over records that live as long as the callback, and times all GP
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from types import SimpleNamespace as Space
 from typing import Any
 
 from fakes import RecordingDriver
+from small_plan import KERNELS
 
-from graphc.gpu.protocol import Call, CopyCall, FillCall, KernelCall
+from graphc.gpu.protocol import CopyCall, FillCall, KernelCall
 
 KINDS = Space(CONCURRENT_KERNEL=10, MEMCPY=1, MEMCPY2=22, MEMSET=2)
 KIND_OF = {KernelCall: KINDS.CONCURRENT_KERNEL, CopyCall: KINDS.MEMCPY, FillCall: KINDS.MEMSET}
@@ -82,13 +83,27 @@ class FakeCupti:
 class TracedDriver(RecordingDriver):
     """Instantiates and launches as under CUPTI; ``spoil`` changes records before they are told."""
 
-    def __init__(self, cupti: FakeCupti, spoil: Callable[[Any], None] = lambda record: None):
-        from small_plan import KERNELS
-
-        super().__init__(kernels=KERNELS)
+    def __init__(
+        self,
+        cupti: FakeCupti,
+        spoil: Callable[[Any], None] = lambda record: None,
+        kernels: Mapping[str, Any] = KERNELS,
+    ) -> None:
+        super().__init__(kernels=kernels)
         self.cupti, self.spoil = cupti, spoil
+        self.named: dict[int, str] = {}  # kernel or function -> the name in its code
         self.clones: dict[int, dict[int, int]] = {}
         self.now_us, self.launches = 5000, count(1)
+
+    def kernel(self, library: int, entry: str) -> int:
+        kernel = super().kernel(library, entry)
+        self.named[kernel] = entry
+        return kernel
+
+    def function(self, kernel: int) -> int:
+        function = super().function(kernel)
+        self.named[function] = self.named[kernel]
+        return function
 
     def instantiate(self, graph: int, *, use_priorities: bool) -> int:
         executable = super().instantiate(graph, use_priorities=use_priorities)
@@ -98,25 +113,20 @@ class TracedDriver(RecordingDriver):
             self.cupti.cloned(clone, node)
         return executable
 
-    def launcher(self, executable: int, stream: int) -> Any:
-        replay = super().launcher(executable, stream)
+    def launch_graph(self, executable: int, stream: int) -> None:
+        super().launch_graph(executable, stream)
+        found, launch = self.execs[executable], next(self.launches)
+        for node in found.order:
+            call = found.calls[node]
+            if type(call) in KIND_OF and node not in found.disabled:
+                self.record_activity(call, self.clones[executable][node], launch)
 
-        def traced() -> None:
-            replay()
-            found, launch = self.execs[executable], next(self.launches)
-            for node in self.order(found):
-                call = found.calls[node]
-                if call is not None and node not in found.disabled:
-                    self.record_activity(call, self.clones[executable][node], launch)
-
-        return traced
-
-    def record_activity(self, call: Call, clone: int, launch: int) -> None:
+    def record_activity(self, call: Any, clone: int, launch: int) -> None:
         start = self.now_us * 1000
         self.now_us += NODE_US + 1
         record = Space(
             kind=KIND_OF[type(call)],
-            name=self.entries[call.function] if isinstance(call, KernelCall) else "",
+            name=self.named[call.function] if isinstance(call, KernelCall) else "",
             bytes=call.nbytes if isinstance(call, CopyCall) else 0,
             start=start,
             end=start + NODE_US * 1000,

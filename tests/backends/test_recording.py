@@ -11,13 +11,15 @@ from both import echo
 from fake_cupti import NODE_US, FakeCupti, TracedDriver
 from fakes import RecordingDriver
 from small_plan import KERNELS, small_plan
+from test_cuda_plans import References, compiled
 
 from graphc.backends.cuda import CudaGraph
 from graphc.backends.cuda.timing import Offset, clock_text, offsets_of, on_one_clock
 from graphc.backends.recording import Span, Way
 from graphc.backends.reference import ReferenceGraph
 from graphc.gpu.cupti import Cupti
-from graphc.ir import Emit
+from graphc.inputs import random_inputs
+from graphc.ir import Await, Begin, Emit, Join, Signal
 from graphc.text.diagnostics import CudaError, UsageError
 
 X = np.arange(80, dtype=np.float32).reshape(10, 8)
@@ -133,6 +135,41 @@ def test_a_copy_of_other_bytes_is_a_stray() -> None:
     stray = found.replays[0].strays[0]
     assert stray.what == "copy of 97 bytes"
     assert stray.why == "its node is 'send/piece.0', of 96 bytes"
+
+
+def of_units(**values: Any) -> tuple[CudaGraph, Cupti]:
+    plan = compiled(route="host", pieces=3, units="device", **values)
+    meanings, api = References(plan), FakeCupti()
+    graph = CudaGraph(plan, driver=TracedDriver(api, kernels=meanings.kernels()))
+    meanings.graph = graph
+    graph.bind(random_inputs(plan))
+    return graph, Cupti(api)
+
+
+@pytest.mark.parametrize("sync", ["flags", "memops"])
+def test_a_replay_of_several_units_is_one(sync: str) -> None:
+    graph, recorder = of_units(sync=sync)
+    with graph:
+        found = graph.record(2, way=Way.CUPTI, recorder=recorder)
+        assert found.missing == ()
+        assert len(found.replays) == 2
+        own = {op.name for op in graph.program if not isinstance(op.work, Join)}
+        if sync == "memops":  # memory nodes run on no engine and leave no record
+            signalling = (Begin, Signal, Await)
+            own -= {op.name for op in graph.program if isinstance(op.work, signalling)}
+        for each in found.replays:
+            assert not each.strays
+            assert own <= {*each.spans}
+            assert min(span.start_us for span in each.spans.values()) == 0
+
+
+def test_what_units_do_not_allow_is_refused() -> None:
+    graph, recorder = of_units()
+    with graph, pytest.raises(UsageError, match="compile it with 'units: one'"):
+        graph.record(1, way=Way.EVENTS)
+    graph, recorder = of_units(launch="free")
+    with graph, pytest.raises(UsageError, match="compile the plan with 'launch: joined'"):
+        graph.record(1, way=Way.CUPTI, recorder=recorder)
 
 
 def test_dropped_records_are_told() -> None:
