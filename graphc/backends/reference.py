@@ -8,8 +8,7 @@ so that two that share bytes wrongly show it.
 from __future__ import annotations
 
 import inspect
-import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -36,6 +35,7 @@ from graphc.backends.binding import (
 )
 from graphc.backends.extern import call_function, load_references
 from graphc.backends.hostmemory import check_host_memory
+from graphc.backends.interleaving import interleaving
 from graphc.backends.outside import calling, notes_of, told
 from graphc.backends.recording import Recording, Replay, Span, Way
 from graphc.backends.status import statuses
@@ -48,7 +48,6 @@ from graphc.ir import (
     Begin,
     Buffer,
     Copy,
-    Emit,
     Extern,
     Fill,
     Join,
@@ -206,7 +205,9 @@ class ReferenceGraph(OneOfAKind):
         rows = check_count(schedule.program, count)
         self._launched[schedule.entry] = None
         arrays = self._arrays[schedule.entry]
-        order = schedule.program.ops if seed is None else interleaving(schedule, seed)
+        order: Iterable[Op] = schedule.program.ops
+        if seed is not None:
+            order = (each.op for each in interleaving((schedule,), seed) if each.op is not None)
         for op in order:
             self._run(op, rows, arrays)
 
@@ -479,54 +480,3 @@ def resolve(name: str, folder: Path | None = None, *, of: str = "") -> Callable[
     if not callable(found):
         raise error("no-reference", f"'{name}'{of} is no function")
     return found
-
-
-def interleaving(schedule: Schedule, seed: int) -> Iterator[Op]:
-    """Ops in a random order that the schedule allows."""
-    ops = {op.name: op for op in schedule.program.ops}
-    waiting = (
-        predecessors_by_edges(schedule)
-        if schedule.emit is Emit.NODES
-        else predecessors_by_streams(schedule)
-    )
-    followers: dict[str, list[str]] = {name: [] for name in waiting}
-    for name, before in waiting.items():
-        for each in before:
-            followers[each].append(name)
-    missing = {name: len(before) for name, before in waiting.items()}
-    ready = [name for name, number in missing.items() if not number]
-    generator = random.Random(seed)
-    while ready:
-        name = ready.pop(generator.randrange(len(ready)))
-        yield ops[name]
-        for each in followers[name]:
-            missing[each] -= 1
-            if not missing[each]:
-                ready.append(each)
-
-
-def predecessors_by_edges(schedule: Schedule) -> dict[str, set[str]]:
-    before: dict[str, set[str]] = {op.name: set() for op in schedule.program.ops}
-    for first, second in schedule.edges:
-        before[second].add(first)
-    return before
-
-
-def predecessors_by_streams(schedule: Schedule) -> dict[str, set[str]]:
-    """What each op waits for directly: its stream's earlier op, and what its waits recorded."""
-    reached: dict[str, Sequence[str]] = {}  # stream -> ops that its next op comes after
-    events: dict[str, Sequence[str]] = {}
-    before: dict[str, set[str]] = {}
-    for each in schedule.instructions:
-        known = reached.get(each.stream, ())
-        match each.kind:
-            case "run":
-                before[each.op] = set(known)
-                reached[each.stream] = (each.op,)
-            case "record":
-                events[each.event] = known
-            case "wait":
-                reached[each.stream] = (*known, *events[each.event])
-            case "sync":
-                raise CompilerBug("reference", "a schedule with host steps cannot run")
-    return before
