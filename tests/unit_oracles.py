@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from math import lcm
 from typing import TypeAlias
 
@@ -28,13 +28,31 @@ from graphc.ir import (
 )
 from graphc.regions import Region
 
+LAUNCHES = 3
 Node: TypeAlias = tuple[int, str]  # launch, op
 FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT)
 FETCHED = (Role.OUTPUT, Role.INOUT)
 
 
-def is_ordered(launches: Sequence[Schedule], pairs: Sequence[tuple[Node, Node]]) -> bool:
-    before = event_graph(launches)
+class Oracle:
+    """The verdict over all sequences of launches; what must be ordered is found once."""
+
+    def __init__(self, schedules: Sequence[Schedule]) -> None:
+        turns = product(range(len(schedules)), repeat=LAUNCHES)
+        self.demands = {turn: demands([schedules[n] for n in turn]) for turn in turns}
+
+    def has_race(self, schedules: Sequence[Schedule], order: str = "streams") -> bool:
+        """Whether these schedules, of the same ops, leave a pair unordered that must be ordered."""
+        return any(
+            not is_ordered([schedules[n] for n in turn], pairs, order)
+            for turn, pairs in self.demands.items()
+        )
+
+
+def is_ordered(
+    launches: Sequence[Schedule], pairs: Sequence[tuple[Node, Node]], order: str = "streams"
+) -> bool:
+    before = event_graph(launches) if order == "streams" else edge_graph(launches)
     places = {node: place for place, node in enumerate(before)}
     reach: list[int] = []
     for nodes in before.values():
@@ -78,6 +96,31 @@ def event_graph(launches: Sequence[Schedule]) -> dict[Node, set[Node]]:
                 last[each.stream] = {node}
         for unit, origins in callers(schedule):
             before[turn, f"end {unit}"] = {node for origin in origins for node in last[origin]}
+    return before
+
+
+def edge_graph(launches: Sequence[Schedule]) -> dict[Node, set[Node]]:
+    """The same of schedules that are built of their edges alone."""
+    before: dict[Node, set[Node]] = {}
+    for turn, schedule in enumerate(launches):
+        unit_of = {device: unit.name for unit in schedule.units for device in unit.devices}
+        names = [name for name, _ in callers(schedule)]
+        for name in names:
+            before[turn, f"begin {name}"] = {(turn - 1, f"end {name}")} if turn else set()
+        for op in schedule.program.ops:
+            own = unit_of.get(op.device, "")
+            own = own if own in names else ""
+            nodes = {(turn, one) for one, two in schedule.edges if two == op.name}
+            before[turn, op.name] = (nodes or {(turn, f"begin {own}")}) | set(
+                heard(launches, turn, op)
+            )
+        for name in names:
+            own_ops = [
+                (turn, op.name)
+                for op in schedule.program.ops
+                if not name or unit_of[op.device] == name
+            ]
+            before[turn, f"end {name}"] = {(turn, f"begin {name}"), *own_ops}
     return before
 
 
