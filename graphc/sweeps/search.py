@@ -62,9 +62,12 @@ def sampler_of(name: str, seed: int) -> BaseSampler:
             found: BaseSampler = made(seed=seed)
             return found
     except ImportError as problem:
-        raise UsageError(
-            f"the sampler '{name}' needs a package that is not installed: {problem}"
-        ) from None
+        raise lacks_package(name, problem) from None
+
+
+def lacks_package(sampler: str, problem: ImportError) -> UsageError:
+    what = str(problem).strip().splitlines()[0]
+    return UsageError(f"the sampler '{sampler}' needs a package that is not installed: {what}")
 
 
 def guided(
@@ -76,9 +79,7 @@ def guided(
     while len(drawn) < trials and in_vain < PATIENCE * TOGETHER and len(drawn) < space.points:
         batch = []
         for _ in range(TOGETHER):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                trial = study.ask(known)
+            trial = asked_of(study, known)
             batch.append((trial, Candidate(asked, values_of(space.axes, trial.params))))
             asked += 1
         new = {
@@ -95,6 +96,15 @@ def guided(
             tell(study, trial, rows.get(each.key))
     if not drawn:
         raise UsageError("no candidate is left: the sampler found none that fits the conditions")
+
+
+def asked_of(study: Any, known: Mapping[str, Any]) -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return study.ask(known)
+    except ImportError as problem:
+        raise lacks_package(type(study.sampler).__name__, problem) from None
 
 
 def tell(study: Any, trial: Any, row: Row | None) -> None:

@@ -1,8 +1,8 @@
 """A worker: a process of its own that judges one candidate after the other.
 
 ``python -m graphc.sweeps.worker N`` speaks over the connection with file number N: a job comes in
-and the baseline's outcome goes out; then candidates come in and outcomes go out. A worker ends when
-its sweep does, and after a fault that its process cannot outlive.
+and the baseline's outcome goes out; then candidates come in and outcomes go out, each with whether
+the worker goes on. It ends when its sweep does, and after a fault that its process cannot outlive.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
 
 from graphc.sweeps.job import Evaluator, evaluator_of
 from graphc.sweeps.rows import Basis, Outcome, Status
@@ -42,7 +41,7 @@ def serve(connection: Connection) -> None:
     while is_sound:
         outcome = judged(evaluator, connection.recv())
         is_sound = outcome.status is not Status.FAILED or evaluator.is_sound()
-        connection.send(outcome)
+        connection.send((outcome, is_sound))
     os._exit(0)  # a GPU that is at fault may let nothing be given back
 
 
@@ -75,11 +74,6 @@ def as_bug(problem: Exception) -> CompilerBug:
 
 def failed(reason: str, basis: Basis) -> Outcome:
     return Outcome(Status.FAILED, basis, reason[:MANY])
-
-
-def inherited() -> dict[str, Any]:
-    """What a worker needs of the process that starts it."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONSTARTUP"}
 
 
 if __name__ == "__main__":

@@ -174,15 +174,17 @@ class Pool:
             return None
         assert worker.candidate is not None
         candidate, worker.candidate = worker.candidate, None
-        return candidate, message
+        outcome, is_sound = message
+        if not is_sound:
+            self.workers.remove(worker)
+            worker.end()
+        return candidate, outcome
 
     def ended(self, worker: Worker, why: str) -> tuple[Candidate, Outcome] | None:
         """Take leave of a worker; its candidate has failed, and without one the sweep has."""
         self.workers.remove(worker)
         candidate, words = worker.candidate, worker.last_words()
         worker.end()
-        if worker.is_ready and candidate is None:
-            return None  # it ended after an outcome, as one does after a fault of the GPU
         if candidate is None or self.found is None:
             raise CudaError(
                 "sweep",

@@ -7,10 +7,12 @@ what a person wrote. Rendering reads the source again; a file that is gone is na
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -65,6 +67,9 @@ class SpecError(GraphcError):
         self.diagnostics = tuple(sorted(diagnostics, key=lambda each: each.span))
         super().__init__("\n\n".join(render(each) for each in self.diagnostics))
 
+    def __reduce__(self) -> tuple[Callable[..., SpecError], tuple[Any, ...]]:
+        return SpecError, (self.diagnostics,)
+
 
 class UsageError(GraphcError):
     """The caller's mistake at bind, launch or on the command line (exit code 2)."""
@@ -84,6 +89,9 @@ class CompilerBug(GraphcError):
             f"error[compiler-bug]: {pass_name}: {message}{where}\n"
             "  this is a fault in graphc, not in the spec: please report it with the spec"
         )
+
+    def __reduce__(self) -> tuple[Callable[..., CompilerBug], tuple[Any, ...]]:
+        return partial(CompilerBug, dump=self.dump), (self.pass_name, self.message)
 
 
 class CudaError(GraphcError):
@@ -110,6 +118,10 @@ class CudaError(GraphcError):
         for_op = f" (op '{op}')" if op else ""
         advice = f"\n  hint: {hint}" if hint else ""
         super().__init__(f"{at}error[cuda]: {call}: {error}: {explanation}{for_op}{advice}")
+
+    def __reduce__(self) -> tuple[Callable[..., CudaError], tuple[Any, ...]]:
+        made = partial(CudaError, op=self.op, span=self.span, hint=self.hint)
+        return made, (self.call, self.error, self.explanation)
 
 
 def no_memory(
