@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from graphc.sweeps.ledger import distributions, values_of
@@ -35,6 +37,7 @@ SAMPLERS = {
     "gp": "GPSampler",
     "cmaes": "CmaEsSampler",
 }
+NEEDS = {"qmc": ("scipy",), "gp": ("scipy", "torch"), "cmaes": ("cmaes",)}
 
 
 def chunks(
@@ -55,19 +58,23 @@ def sampler_of(name: str, seed: int) -> BaseSampler:
     if name not in known:
         hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
         raise UsageError(f"there is no sampler '{name}': {hint}")
+    for module in NEEDS.get(name, ()):
+        if find_spec(module) is None:
+            raise UsageError(
+                f"the sampler '{name}' needs a package that is not installed: pip install {module}"
+            )
     made = getattr(optuna().samplers, SAMPLERS[name])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found: BaseSampler = made(seed=seed)
-            return found
-    except ImportError as problem:
-        raise lacks_package(name, problem) from None
+    with quietly():
+        found: BaseSampler = made(seed=seed)
+    return found
 
 
-def lacks_package(sampler: str, problem: ImportError) -> UsageError:
-    what = str(problem).strip().splitlines()[0]
-    return UsageError(f"the sampler '{sampler}' needs a package that is not installed: {what}")
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Without what Optuna says of samplers that it may change."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def guided(
@@ -79,7 +86,8 @@ def guided(
     while len(drawn) < trials and in_vain < PATIENCE * TOGETHER and len(drawn) < space.points:
         batch = []
         for _ in range(TOGETHER):
-            trial = asked_of(study, known)
+            with quietly():
+                trial = study.ask(known)
             batch.append((trial, Candidate(asked, values_of(space.axes, trial.params))))
             asked += 1
         new = {
@@ -96,15 +104,6 @@ def guided(
             tell(study, trial, rows.get(each.key))
     if not drawn:
         raise UsageError("no candidate is left: the sampler found none that fits the conditions")
-
-
-def asked_of(study: Any, known: Mapping[str, Any]) -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return study.ask(known)
-    except ImportError as problem:
-        raise lacks_package(type(study.sampler).__name__, problem) from None
 
 
 def tell(study: Any, trial: Any, row: Row | None) -> None:

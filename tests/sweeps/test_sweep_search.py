@@ -11,7 +11,7 @@ from sweep_cases import OFFLOAD
 from graphc.sweeps.axes import axes_of
 from graphc.sweeps.job import Job
 from graphc.sweeps.rows import Basis, Candidate, Outcome, Row, Status
-from graphc.sweeps.search import SAMPLERS, chunks
+from graphc.sweeps.search import NEEDS, SAMPLERS, chunks
 from graphc.sweeps.space import Space
 from graphc.text.diagnostics import UsageError
 
@@ -97,9 +97,8 @@ def test_an_unknown_sampler_is_refused_with_a_hint() -> None:
 
 @pytest.mark.parametrize("sampler", sorted(SAMPLERS))
 def test_every_sampler_is_there_or_says_what_it_needs(sampler: str) -> None:
-    needs = {"gp": ("scipy", "torch"), "cmaes": ("cmaes",), "qmc": ("scipy",)}
-    if any(find_spec(each) is None for each in needs.get(sampler, ())):
+    if any(find_spec(each) is None for each in NEEDS.get(sampler, ())):
         with pytest.raises(UsageError, match="needs a package that is not installed"):
-            searched(sampler, 5, 0)
+            searched(sampler, 14, 0)
     else:
-        assert searched(sampler, 5, 0)
+        assert searched(sampler, 14, 0)
