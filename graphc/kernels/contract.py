@@ -362,8 +362,9 @@ def wrong_peers(contract: Contract, site: Site) -> Iterator[Diagnostic]:
 def wrong_faults(contract: Contract, site: Site) -> Iterator[Diagnostic]:
     for name, each in contract.args.items():
         at = site["args"][name]["faults"]
-        if each.faults and (each.dtype != ["u32"] or each.access not in ("write_some", "update")):
-            text = f"'{name}' tells of faults: it is u32, and its access write_some or update"
+        ways = ("write_some", "update", "accumulate")
+        if each.faults and (each.dtype != ["u32"] or each.access not in ways):
+            text = f"'{name}' tells of faults: it is u32, and its access one of {', '.join(ways)}"
             yield bad(at, text, at_key=True)
 
 
