@@ -103,6 +103,7 @@ def main() -> int:
             inputs="sweep_peer_layer:inputs" if options.backend == "cuda" else None,
             out=options.out,
             rounds=options.rounds,
+            steps=3 if options.few else 0,
             workers=options.workers,
             limit_s=60,
             progress=Clock(options.seconds),

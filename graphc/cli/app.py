@@ -396,6 +396,9 @@ def sweep(
     replays: Annotated[
         int, typer.Option(min=1, metavar="N", help="Replays of each in a round.")
     ] = 3,
+    steps: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Time every step, too, over N replays more.")
+    ] = 0,
     workers: Annotated[
         int | None,
         typer.Option(
@@ -454,6 +457,7 @@ def sweep(
         inputs=inputs,
         rounds=rounds,
         replays=replays,
+        steps=steps,
         workers=workers,
         limit_s=limit,
         has_parquet=parquet,

@@ -39,6 +39,7 @@ class SweepOptions:
     inputs: str | None
     rounds: int
     replays: int
+    steps: int
     workers: int | None
     limit_s: float
     has_parquet: bool
@@ -73,6 +74,7 @@ def swept(wanted: Request, options: SweepOptions, progress: Progress) -> Sweep:
         inputs=options.inputs,
         rounds=options.rounds,
         replays=options.replays,
+        steps=options.steps,
         seed=options.seed,
     )
     job = Job(

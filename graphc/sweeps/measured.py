@@ -143,6 +143,7 @@ class Measured:
             params=graph.plan.params,
             facts={
                 **self.facts(graph),
+                **self.steps(graph),
                 "baseline_us": median(base),
                 "wins": sum(each < 1 for each in ratios),
                 "rounds": self.rounds,
@@ -172,6 +173,20 @@ class Measured:
             "proven_pairs": variant.proof.pairs,
             "launch_us": None if is_reference(graph) else launch_us(graph),
         }
+
+    def steps(self, graph: Graph) -> dict[str, Any]:
+        """Each step's time and its wait before it, summed over its pieces, where that is asked."""
+        rounds = int(self.job.settings.get("steps", 0))
+        if not rounds or is_reference(graph):
+            return {}
+        step_of = {op.name: op.step for op in graph.program}
+        took: dict[str, float] = {}
+        waited: dict[str, float] = {}
+        for each in graph.time_ops(rounds):
+            step = step_of[each.op]
+            took[step] = took.get(step, 0.0) + each.us
+            waited[step] = waited.get(step, 0.0) + (each.waited_us or 0.0)
+        return {"step_us": took, "waited_us": waited}
 
     def is_sound(self) -> bool:
         """Whether the baseline still runs here and leaves its bits: after a fault it may not."""

@@ -118,6 +118,7 @@ def sweep(
     inputs: str | None = None,
     rounds: int = 5,
     replays: int = 3,
+    steps: int = 0,
     workers: int | None = None,
     limit_s: float = LIMIT_S,
     kernels: Folders = (),
@@ -133,14 +134,14 @@ def sweep(
 
     With a ``machine`` (a profile: a file or the name of a shipped one) times are predicted, and no
     GPU is needed; else they are measured, ``rounds`` times in turn with the baseline. ``inputs``
-    ("module:function") gives arrays for a graph in place of random ones. ``storage`` (a file, or
-    the URL of a database that several processes share; in ``out`` by default) is what a sweep that
-    was stopped goes on with. ``out`` is a folder for rows.jsonl and best.yaml. ``workers=0`` judges
-    candidates in this process.
+    ("module:function") gives arrays for a graph in place of random ones; ``steps`` replays more
+    tell the time of every step, too. ``storage`` (a file, or the URL of a database that several
+    processes share; in ``out`` by default) is what a sweep that was stopped goes on with. ``out``
+    is a folder for rows.jsonl and best.yaml. ``workers=0`` judges candidates in this process.
     """
     judged_by, settings = evaluator(
         machine, backend=backend, devices=devices, inputs=inputs, rounds=rounds, replays=replays,
-        seed=seed,
+        steps=steps, seed=seed,
     )  # fmt: skip
     job = Job(
         str(spec_path(checked_path(path, "a spec"))),

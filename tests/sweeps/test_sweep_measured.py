@@ -134,6 +134,13 @@ def test_times_are_medians_and_wins_are_counted_by_round(
     assert row.facts["spread"] == pytest.approx(16 / 9)
 
 
+def test_steps_are_timed_where_that_is_asked(echo: Path, driver: RecordingDriver) -> None:
+    row = evaluator(echo, steps=2).evaluate({"pieces": 3})
+    assert set(row.facts["step_us"]) == set(row.facts["waited_us"])
+    assert len(row.facts["step_us"]) == 6
+    assert "step_us" not in evaluator(echo).evaluate({"pieces": 3}).facts
+
+
 def test_other_bits_are_never_timed(
     echo: Path, driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,129 @@
+"""The specs that are timed, as text: copies, kernels on links, chains of tiny kernels, a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from graphc.resources import shipped
+
+HIDDEN = 2560
+ROWS = 16384  # of 84 MB with f16
+TINY = "shape: [1, 64]"
+
+
+def head(name: str, devices: Iterable[str]) -> list[str]:
+    return ["graphc: 1", f"name: {name}", f"devices: [{', '.join(devices)}]"]
+
+
+def moves(
+    *,
+    route: str,
+    pieces: int = 1,
+    in_turn: bool,
+    rows: int = ROWS,
+    hops: int = 1,
+    ways: Sequence[str] = ("there", "back"),
+) -> str:
+    """Bytes there and back between two devices, one way after the other or both at once."""
+    lines = [*head("moves", ("near", "far")), "buffers:"]
+    shape = f"shape: [{rows}, {HIDDEN}]"
+    ends = {"there": ("near", "far"), "back": ("far", "near")}
+    order = [f"{way}{hop}" for hop in range(hops) for way in ways]
+    ops = ["ops:"]
+    for name in order:
+        source, target = ends[name.rstrip("0123456789")]
+        for end, device, role in ((f"{name}_x", source, "input"), (f"{name}_y", target, "output")):
+            lines.append(f"  {end}: {{device: {device}, dtype: f16, {shape}, role: {role}}}")
+        ops.append(f"  - {{name: {name}, transfer: {{source: {name}_x, target: {name}_y}}}}")
+    lines += ops
+    lines.append("schedule:")
+    for index, name in enumerate(order):
+        after = f", after: [{order[index - 1]}]" if in_turn and index else ""
+        lines.append(f"  {name}: {{route: {route}, pieces: {pieces}{after}}}")
+    return "\n".join(lines) + "\n"
+
+
+def reach(blocks: Sequence[int], *, has_peer: bool) -> str:
+    """One kernel that copies within a GPU, from and to the host, and from and to a peer."""
+    devices = ("near", "far") if has_peer else ("near",)
+    shape = f"dtype: f16, shape: [{ROWS}, {HIDDEN}]"
+    lines = [
+        *head("reach", devices),
+        "buffers:",
+        f"  own: {{device: near, {shape}, role: input}}",
+        f"  into: {{device: near, {shape}, role: output}}",
+        f"  host: {{memory: mapped, {shape}}}",
+        f"  tiny: {{device: near, dtype: f16, {TINY}, role: input}}",
+        f"  tinier: {{device: near, dtype: f16, {TINY}, role: output}}",
+    ]
+    # What is read has to have been written.
+    ways = {"within": ("own", "into"), "writes": ("own", "host"), "reads": ("host", "into")}
+    if has_peer:
+        lines.append(f"  theirs: {{device: far, {shape}, role: input}}")
+        lines.append(f"  there: {{device: far, {shape}, role: output}}")
+        ways |= {"peer_reads": ("theirs", "into"), "peer_writes": ("own", "there")}
+    lines.append("ops:")
+    lines.append("  - {name: tiny, kernel: convert, device: near, args: {x: tiny, y: tinier}}")
+    schedule = ["schedule:", "  max_streams: 1"]
+    for way, (x, y) in ways.items():
+        for each in blocks:
+            name = f"{way}_{each}"
+            args = f"args: {{x: {x}, y: {y}}}"
+            lines.append(f"  - {{name: {name}, kernel: convert, device: near, {args}}}")
+            schedule.append(f"  {name}: {{blocks: {each}}}")
+    return "\n".join([*lines, *schedule]) + "\n"
+
+
+def chain(length: int, *, devices: Sequence[str], streams: int = 1, emit: str = "capture") -> str:
+    """Tiny kernels, each behind the one before it: on one stream, on two, or on two devices."""
+    lines = [*head("chain", devices), "buffers:"]
+    lines += [
+        f"  x_{each}: {{device: {each}, dtype: f16, {TINY}, role: input}}" for each in devices
+    ]
+    ops, schedule = ["ops:"], ["schedule:", f"  emit: {emit}"]
+    for index in range(length):
+        device = devices[index % len(devices)]
+        lines.append(f"  y{index}: {{device: {device}, dtype: f16, {TINY}, role: output}}")
+        args = f"args: {{x: x_{device}, y: y{index}}}"
+        ops.append(f"  - {{name: op{index}, kernel: convert, device: {device}, {args}}}")
+        after = f", after: [op{index - 1}]" if index else ""
+        stream = f"{device}_{index % streams}"
+        schedule.append(f"  op{index}: {{stream: {stream}{after}}}")
+    return "\n".join([*lines, *ops, *schedule]) + "\n"
+
+
+def beside(*, is_write: bool, pieces: int = 16, others: int = 12) -> str:
+    """A kernel between the GPU and the host in pieces, and others of the GPU's memory beside it."""
+    shape = f"dtype: f16, shape: [{ROWS}, {HIDDEN}]"
+    part = f"dtype: f32, shape: [1024, {HIDDEN}]"
+    x, y = ("own", "host") if is_write else ("host", "into")
+    lines = [
+        *head("beside", ("near",)),
+        "buffers:",
+        f"  own: {{device: near, {shape}, role: input}}",
+        f"  into: {{device: near, {shape}, role: output}}",
+        f"  host: {{memory: mapped, {shape}}}",
+    ]
+    ops = [
+        "ops:",
+        "  - {name: start, kernel: convert, device: near, args: {x: own, y: host}}",
+        "  - {name: within, kernel: convert, device: near, args: {x: own, y: into}}",
+        f"  - {{name: link, kernel: convert, device: near, args: {{x: {x}, y: {y}}}}}",
+    ]
+    schedule = [
+        "schedule:",
+        f"  link: {{pieces: {pieces}, stream: link, priority: -1, after: [start]}}",
+    ]
+    for index in range(others):
+        lines.append(f"  y{index}: {{device: near, {part}, role: input}}")
+        lines.append(f"  x{index}: {{device: near, {part}, role: inout}}")
+        args = f"args: {{y: y{index}, x: x{index}}}"
+        ops.append(f"  - {{name: add{index}, kernel: residual_add, device: near, {args}}}")
+        schedule.append(f"  add{index}: {{stream: work, after: [start]}}")
+    return "\n".join([*lines, *ops, *schedule]) + "\n"
+
+
+def layer() -> Path:
+    """The kernels of a mixture-of-experts layer, half of its experts, one after the other."""
+    return shipped("specs") / "calibrate" / "layer.yaml"
