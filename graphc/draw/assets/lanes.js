@@ -247,6 +247,7 @@ function startLanes(host) {
       context.setLineDash([]);
       const seen = [];
       view.rows.forEach((rows) => rows.forEach((row) => paintRow(context, row, width, seen)));
+      panel.drawn = seen.length;
       if (state.hasArrows && seen.length <= MANY_ARROWS) seen.forEach((at) => paintArrows(context, at, width, false));
       const focus = state.hover && state.hover.view === view ? state.hover.op : state.pin;
       if (focus !== null && focus !== undefined && view.index.has(focus)) paintFocus(context, view.index.get(focus), width);
@@ -368,7 +369,7 @@ function startLanes(host) {
       return null;
     }
 
-    const panel = { canvas, draw: paint, box: (op) => (view.index.has(op) ? box(view.index.get(op), canvas.clientWidth) : null) };
+    const panel = { canvas, draw: paint, drawn: 0, box: (op) => (view.index.has(op) ? box(view.index.get(op), canvas.clientWidth) : null) };
     listen(canvas, (px, py) => under(px, py, canvas.clientWidth) || waitUnder(px, py, canvas.clientWidth));
     panel.view = view;
     panel.element = make("div", {},
@@ -880,6 +881,7 @@ function startLanes(host) {
       const area = startLanes.memory.rect(name), at = startLanes.memory.canvas.getBoundingClientRect();
       return area && { left: at.left + area.left, top: at.top + area.top, width: area.width, height: area.height };
     },
+    drawn: () => panels.filter((each) => each.view).map((each) => each.drawn),
     pinned: () => (state.pin === null ? null : ops.name[state.pin]),
   };
 }
