@@ -23,6 +23,7 @@ from graphc.backends.reference import ReferenceGraph, resolve
 from graphc.dtypes import dtype
 from graphc.inputs import random_inputs
 from graphc.ir import Emit, Kernel, Op, Program
+from graphc.kernels.beside import home
 from graphc.plan import KernelImage, Plan
 
 ROUTES = ["host", "host_copy", "host_push", "p2p", "p2p_read", "p2p_write"]
@@ -39,6 +40,11 @@ def compiled(emit: Emit = Emit.CAPTURE, **values: Any) -> Plan:
         emit=emit.value,
         **values,
     )
+    return named_cubins(plan)
+
+
+def named_cubins(plan: Plan) -> Plan:
+    """The plan with cubins that are the names of their kernels."""
     images = {
         key: replace(image, cubins={"sm_90a": b64encode(key.encode()).decode()})
         for key, image in plan.images.items()
@@ -50,10 +56,9 @@ class References:
     """Every kernel image of a plan as a function of its arguments, which tell the op, too."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.program = plan, plan.variants[0].schedule.program
-        self.ops = {op.name: op for op in self.program}
+        self.plan = plan
         self.graph: CudaGraph | None = None  # once it is made
-        self.known: dict[tuple[Any, ...], Op] = {}
+        self.known: dict[tuple[Any, ...], tuple[Op, Program]] = {}
 
     def kernels(self) -> dict[str, Callable[..., None]]:
         # Those by which units wait for each other have no reference: the fake driver knows them.
@@ -61,34 +66,45 @@ class References:
 
     def kernel(self, key: str) -> Callable[..., None]:
         def run(*values: Any) -> None:
-            run_reference(self.plan.images[key], self.op_of(values), self.program, values)
+            run_reference(self.plan.images[key], *self.op_of((key, *values)), values)
 
         return run
 
-    def op_of(self, values: tuple[Any, ...]) -> Op:
+    def op_of(self, values: tuple[Any, ...]) -> tuple[Op, Program]:
         assert self.graph is not None
         if values not in self.known:  # at first, and after a binding
-            launches = self.graph._session.work.launches
+            works = [each.work for each in self.graph._session.emitters.values()]
+            images = self.graph.variant.images
             self.known = {
-                tuple(value for _, value in call.arguments): self.ops[name]
-                for name, call in launches.items()
-            }
+                (images[op.step], *(value for _, value in work.launches[op.name].arguments)): (
+                    op, work.program
+                )
+                for work in works
+                for op in work.program
+                if op.name in work.launches
+            }  # fmt: skip
         return self.known[values]
 
 
 def run_reference(image: KernelImage, op: Op, program: Program, values: tuple[Any, ...]) -> None:
     assert isinstance(op.work, Kernel)
     assert image.reference
-    function, work = resolve(image.reference), op.work
+    function, work = resolve(image.reference, home(image)), op.work
     shapes = {each.argument: program.buffers[each.region.buffer] for each in op.accesses}
 
-    def array(name: str, address: int) -> Any:
+    def array(name: str, address: int | tuple[int, ...]) -> Any:
+        if isinstance(address, tuple):
+            return tuple(array(name, each) for each in address)
         if not address:
             return None
         buffer = shapes[name]
         raw = (ctypes.c_uint8 * buffer.nbytes).from_address(address)
         return np.frombuffer(raw, dtype(buffer.dtype).numpy).reshape(buffer.shape)
 
+    if image.is_guarded:
+        *values, guard = values
+        if guard and ctypes.c_uint32.from_address(guard).value:
+            return
     *given, word, scale, lo, hi, den, piece = values
     pointers, scalars = given[: len(image.pointers)], given[len(image.pointers) :]
     count = ctypes.c_int32.from_address(word).value if word else None

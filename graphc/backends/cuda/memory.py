@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from graphc.gpu.probe import current, numa_node
-from graphc.gpu.protocol import DeviceFacts, Driver
+from graphc.gpu.protocol import DeviceFacts, Driver, FillCall
 from graphc.ir import MAPPED, Allocation, Buffer, Role, Schedule, Slot
 from graphc.text.diagnostics import CudaError
 
 SMALLEST = 256  # bytes: empty buffers have an address too
+DEFAULT_STREAM = 0  # of the current context
 
 
 @dataclass(slots=True)
@@ -112,8 +113,26 @@ class DeviceMemory:
 
     def acquire(self, allocation: Allocation) -> None:
         """Allocate it; where its buffers lie changes only once that has gone well."""
-        place = self.mapped if allocation.device == MAPPED else self.on_device
-        self.owned[allocation.name] = place(allocation, max(allocation.nbytes, SMALLEST))
+        nbytes = max(allocation.nbytes, SMALLEST)
+        is_mapped = allocation.device == MAPPED
+        pointer = (self.mapped if is_mapped else self.on_device)(allocation, nbytes)
+        self.owned[allocation.name] = pointer
+        if allocation.name not in self.begin_at_zero():
+            return
+        if is_mapped:
+            ctypes.memset(pointer, 0, nbytes)
+            return
+        with current(self.driver, self.gpus[allocation.device].context):
+            self.driver.fill(FillCall(pointer, 0, 1, nbytes), DEFAULT_STREAM)
+            self.driver.synchronize_context()
+
+    def begin_at_zero(self) -> set[str]:
+        """Allocations of what is read before it is written: state, and what a status says."""
+        return {
+            slot.allocation
+            for buffer, slot in self.slots()
+            if buffer.role in (Role.STATE, Role.STATUS)
+        }
 
     def on_device(self, allocation: Allocation, nbytes: int) -> int:
         gpu = self.gpus[allocation.device]
