@@ -113,10 +113,6 @@ class HostLinkSpec(Written):
     copy_us: Time  # what a copy costs beside its bytes
     reads_gb_s: Points  # of a kernel, by blocks
     writes_gb_s: Points
-    # What the GPU's memory gives to other kernels while one reads or writes host memory; those of
-    # tensor cores, which have enough on the way, are not held up.
-    beside_reads_gb_s: Rate | None = None
-    beside_writes_gb_s: Rate | None = None
     source: str
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROUNDS = 5
 REPLAYS = 15
 LAUNCHES = 30
-RANDOM_ROWS_NBYTES = 32 << 20  # what is made at random; longer arrays repeat it
+RANDOM_ROWS_NBYTES = 256 << 20  # what is made at random; longer arrays repeat it
 
 
 class CudaBench:
@@ -40,23 +40,26 @@ class CudaBench:
         self.gpus: tuple[DeviceFacts, ...] = tuple(self.driver.device(at) for at in range(count))
         pair = peer_facts(self.driver, 0, 1) if count > 1 else None
         self.has_peer = pair is not None and pair.copies and pair.reads and pair.writes
+        self.arrays: dict[str, Any] = {}  # of the layer: made once
         version = self.driver.version()
         named = f"{count} {self.gpus[0].name}" if count > 1 else self.gpus[0].name
         self.about = f"{named}, driver for CUDA {version // 1000}.{version % 1000 // 10}"
 
     def ops(
-        self, spec: str | Path, devices: Sequence[int], counts: Sequence[int | None] = (None,)
+        self,
+        spec: str | Path,
+        devices: Sequence[int],
+        counts: Sequence[int | None] = (None,),
+        **values: Any,
     ) -> list[Times]:
-        with self.graph(spec, devices) as graph:
-            if counts != (None,):
-                bind_random(graph)
+        with self.graph(spec, devices, **values) as graph:
             return [
                 {each.op: each.us for each in graph.time_ops(rounds=ROUNDS, count=count)}
                 for count in counts
             ]
 
-    def replay(self, spec: str | Path, devices: Sequence[int]) -> float:
-        with self.graph(spec, devices) as graph:
+    def replay(self, spec: str | Path, devices: Sequence[int], **values: Any) -> float:
+        with self.graph(spec, devices, **values) as graph:
             graph.launch()
             graph.synchronize()
             return median(graph.time_replays(rounds=REPLAYS))
@@ -71,14 +74,23 @@ class CudaBench:
                 graph.synchronize()
         return median(spent)
 
+    def bind_random(self, graph: CudaGraph) -> None:
+        """Random values: the routing is even, and arithmetic takes the power that it takes."""
+        for buffer in filled_buffers(graph.program):
+            if buffer.name not in self.arrays:
+                self.arrays[buffer.name] = repeated(buffer)
+            graph.bind({buffer.name: self.arrays[buffer.name]})
+
     @contextmanager
-    def graph(self, spec: str | Path, devices: Sequence[int]) -> Iterator[CudaGraph]:
+    def graph(self, spec: str | Path, devices: Sequence[int], **values: Any) -> Iterator[CudaGraph]:
         from graphc.backends.cuda import CudaGraph
 
         with as_file(spec) as path:
-            plan = api.compile(path)
+            plan = api.compile(path, **values)
         graph = CudaGraph(plan, devices=list(devices), driver=self.driver)
         try:
+            if isinstance(spec, Path):
+                self.bind_random(graph)
             yield graph
         finally:
             graph.close()
@@ -94,12 +106,6 @@ def as_file(spec: str | Path) -> Iterator[Path]:
         path = Path(folder) / "calibrate.yaml"
         path.write_text(spec, encoding="utf-8")
         yield path
-
-
-def bind_random(graph: Any) -> None:
-    """Random values, so that arithmetic takes the power that it takes."""
-    for buffer in filled_buffers(graph.program):
-        graph.bind({buffer.name: repeated(buffer)})
 
 
 def repeated(buffer: Buffer) -> Any:

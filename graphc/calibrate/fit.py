@@ -1,7 +1,8 @@
 """Times -> a profile as data: what is left of a time when the rest of it is known.
 
-Timing an op costs a part of its time, which a tiny op shows. Of a chain only sums can be seen (an
-op and the way to the next); on one stream the way is taken as ``STEP_US``, which fixes the rest.
+Timing an op costs a part of its time: what the ops of a layer take together beyond a replay of it
+without. Of a chain only sums can be seen, an op and the way to the next; on one stream half of it
+is taken for the way, which fixes the rest.
 """
 
 from __future__ import annotations
@@ -10,30 +11,27 @@ from collections.abc import Mapping
 from typing import Any
 
 from graphc.calibrate import specs
-from graphc.calibrate.measure import CHAIN, COUNTS, PIECES, Figures, Moves
+from graphc.calibrate.measure import CHAIN, COUNTS, PARTS, PIECES, Figures, Moves
 from graphc.ir import Kernel, Program
 from graphc.kernels.contract import Catalog
 from graphc.kernels.costs import Cost, GpuShape, kernel_costs
 
-STEP_US = 1.0
 NBYTES = specs.ROWS * specs.HIDDEN * 2
-ADD_NBYTES = 1024 * specs.HIDDEN * 12
 COPIES = 4 * PIECES  # of the graph whose launch is timed
 WIDE = {  # template -> (op, what its curve is drawn over)
     "grouped_up": ("up", "rows / experts"),
     "grouped_down": ("down", "used / experts"),
 }
 DENSE = {"dense": ("shared_down", "score"), "dense_up": ("shared_up",)}  # over the depth
-NARROW = {
+CUT = {
     "rms_mix": "mix",
-    "router": "router",
-    "group_rows": "group",
     "weighted_sums": "sums",
     "moe_combine": "combine",
     "residual_add": "add",
     "convert": "widen",
 }
-FEW, ALL = 1024, COUNTS[-1]  # tokens of a piece, and of the whole
+WHOLE = {"router": "router", "group_rows": "group"}
+ALL = COUNTS[-1]  # tokens
 AS_GOOD = 0.97  # of the rate: no efficiency is written
 
 
@@ -42,8 +40,11 @@ class Fit:
 
     def __init__(self, figures: Figures, program: Program, catalog: Catalog) -> None:
         self.figures = figures
-        self.kernel_us = max(0.5, figures.same_stream_us - STEP_US)
-        self.timing_us = max(0.0, figures.reach["tiny"] - self.kernel_us)
+        self.step_us = self.kernel_us = figures.same_stream_us / 2
+        self.start_us = max(0.0, figures.single_us - self.kernel_us)
+        timed = figures.layer_pieces.values()
+        beyond = sum(timed) + len(timed) * self.step_us + self.start_us - figures.layer_pieces_us
+        self.timing_us = max(0.0, beyond / len(timed))
         first = figures.gpus[0]
         shape = GpuShape(first.capability, first.sms, first.shared_optin)
         self.costs = {}
@@ -127,10 +128,6 @@ class Fit:
             "reads_gb_s": self.by_blocks("reads"),
             "writes_gb_s": self.by_blocks("writes"),
         }
-        for way in ("reads", "writes"):
-            limit = self.beside(way)
-            if limit is not None:
-                found[f"beside_{way}_gb_s"] = limit
         return {**found, "source": f"{source}: copies and kernels of {NBYTES / 1e6:.0f} MB"}
 
     def peer(self, source: str) -> dict[str, Any] | None:
@@ -141,7 +138,7 @@ class Fit:
         alone = [us for name, us in moves.alone.items() if name.endswith("move")]
         return {
             "copy_gb_s": rate(NBYTES / (min(alone) - self.timing_us - copy_us)),
-            "both_ways_gb_s": rate(NBYTES / PIECES / (moves.at_once_us - self.timing_us - copy_us)),
+            "both_ways_gb_s": rate(NBYTES / PARTS / (moves.at_once_us - self.timing_us - copy_us)),
             "copy_us": significant(copy_us),
             "reads_gb_s": self.by_blocks("peer_reads"),
             "writes_gb_s": self.by_blocks("peer_writes"),
@@ -163,14 +160,6 @@ class Fit:
                 points.append([blocks, found])
         return points
 
-    def beside(self, way: str) -> float | None:
-        """What a kernel of the memory gets, if it is much less than alone."""
-        beside, alone = self.figures.beside[way], self.figures.beside["alone"]
-        if beside < 1.5 * alone:
-            return None
-        free = ADD_NBYTES / self.bandwidth
-        return rate(ADD_NBYTES / (free + beside - alone))
-
     def overhead(self, source: str) -> dict[str, Any]:
         figures, launch = self.figures, self.figures.launches
         node_us = max(0.0, (launch.chain_us - launch.one_us) / (CHAIN - 1))
@@ -183,9 +172,9 @@ class Fit:
             "node_us": node_us,
             "copy_node_us": max(0.0, copy_node_us),
             "call_us": launch.eager_us / CHAIN,
-            "start_us": max(0.0, figures.single_us - self.kernel_us),
+            "start_us": self.start_us,
             "kernel_us": self.kernel_us,
-            "same_stream_us": min(STEP_US, figures.same_stream_us),
+            "same_stream_us": self.step_us,
             "same_gpu_us": max(0.1, figures.same_gpu_us - self.kernel_us),
             "across_gpus_us": max(0.1, across - self.kernel_us),
         }
@@ -203,8 +192,11 @@ class Fit:
         for template, ops in DENSE.items():
             points = sorted([self.depth(op), self.efficiency(op, ALL)] for op in ops)
             found[template] = {"over": "k", "efficiency": points, "source": source}
-        for template, op in NARROW.items():
+        for template, op in CUT.items():
             found[template] = {**self.narrow(op), "source": source}
+        for template, op in WHOLE.items():
+            start_us = self.work_us(op, ALL) - self.cost(op, ALL).nbytes / self.bandwidth
+            found[template] = {"start_us": significant(max(0.0, start_us)), "source": source}
         return found
 
     def measure(self, op: str, count: int) -> float:
@@ -221,11 +213,16 @@ class Fit:
         return significant(min(1.0, best / self.work_us(op, count)))
 
     def narrow(self, op: str) -> dict[str, Any]:
-        """A start and a rate, from a piece and the whole."""
-        few, every = self.cost(op, FEW).nbytes, self.cost(op, ALL).nbytes
-        slope = (self.work_us(op, ALL) - self.work_us(op, FEW)) / (every - few)
-        share = min(1.0, 1 / (slope * self.bandwidth)) if slope > 0 else 1.0
-        start_us = max(0.0, self.work_us(op, FEW) - few / (self.bandwidth * share))
+        """A start and a rate, from the pieces and the whole."""
+        every = self.work_us(op, ALL)
+        pieces = sum(
+            us - self.timing_us - self.kernel_us
+            for name, us in self.figures.layer_pieces.items()
+            if name.startswith(f"{op}/")
+        )
+        start_us = max(0.0, (pieces - every) / (PIECES - 1))
+        best = self.cost(op, ALL).nbytes / self.bandwidth
+        share = min(1.0, best / max(0.1, every - start_us))
         found: dict[str, Any] = {"start_us": significant(start_us)}
         if share < AS_GOOD:
             found |= {"over": 1, "efficiency": [[1, significant(share)]]}

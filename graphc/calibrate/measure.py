@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Protocol
+from typing import Any, Protocol
 
 from graphc.calibrate import specs
 from graphc.gpu.protocol import DeviceFacts
@@ -14,7 +14,7 @@ from graphc.gpu.protocol import DeviceFacts
 CHAIN = 40  # ops in a chain
 HOPS = 6  # of tiny copies there and back
 PIECES = 16
-OTHERS = 12  # kernels beside one that is on the link
+PARTS = 4  # of copies to a peer, which are short
 COUNTS = (256, 512, 1024, 2048, 4096, 8192, specs.ROWS)  # tokens of the layer
 
 Times = Mapping[str, float]  # op -> us, with what timing it costs
@@ -28,12 +28,16 @@ class Bench(Protocol):
     about: str  # the machine in words
 
     def ops(
-        self, spec: str | Path, devices: Sequence[int], counts: Sequence[int | None] = (None,)
+        self,
+        spec: str | Path,
+        devices: Sequence[int],
+        counts: Sequence[int | None] = (None,),
+        **values: Any,
     ) -> list[Times]:
         """The time of every op, for each count."""
         ...
 
-    def replay(self, spec: str | Path, devices: Sequence[int]) -> float:
+    def replay(self, spec: str | Path, devices: Sequence[int], **values: Any) -> float:
         """Microseconds of one replay."""
         ...
 
@@ -77,8 +81,9 @@ class Figures:
     through_host: Moves
     both_ways_us: float  # of a piece, both ways of one GPU
     by_peer: Moves | None
-    beside: Mapping[str, float]  # "reads", "writes", "alone" -> us of a kernel of the memory
-    layer: Mapping[int, Times]
+    layer: Mapping[int, Times]  # by tokens
+    layer_pieces: Times  # all tokens, cut where memory bounds
+    layer_pieces_us: float  # a replay of it
 
 
 def measure(bench: Bench) -> Figures:
@@ -99,12 +104,12 @@ def measure(bench: Bench) -> Figures:
             specs.reach(blocks, has_peer=bench.has_peer), two if bench.has_peer else near
         )[0],
         blocks=blocks,
-        through_host=moves(bench, two, "host_copy"),
-        both_ways_us=at_once_us(bench, [0, 0], "host_copy", ways=["there"]),
-        by_peer=moves(bench, two, "p2p") if bench.has_peer else None,
-        beside={"alone": beside_us(bench, None)}
-        | {way: beside_us(bench, way) for way in ("reads", "writes")},
+        through_host=moves(bench, two, "host_copy", PIECES),
+        both_ways_us=at_once_us(bench, [0, 0], "host_copy", PIECES, ways=["there"]),
+        by_peer=moves(bench, two, "p2p", PARTS) if bench.has_peer else None,
         layer=dict(zip(COUNTS, bench.ops(specs.layer(), near, COUNTS), strict=True)),
+        layer_pieces=bench.ops(specs.layer(), near, pieces=PIECES)[0],
+        layer_pieces_us=bench.replay(specs.layer(), near, pieces=PIECES),
     )
 
 
@@ -129,31 +134,26 @@ def launches(bench: Bench, two: Sequence[int]) -> Launches:
     )
 
 
-def moves(bench: Bench, two: Sequence[int], route: str) -> Moves:
+def moves(bench: Bench, two: Sequence[int], route: str, pieces: int) -> Moves:
     tiny = bench.replay(specs.moves(route=route, in_turn=True, rows=1, hops=HOPS), two)
     less = bench.replay(specs.moves(route=route, in_turn=True, rows=1), two)
     copies_a_hop = 4 if route == "host_copy" else 2
     return Moves(
         alone=bench.ops(specs.moves(route=route, in_turn=True), two)[0],
-        at_once_us=at_once_us(bench, two, route),
+        at_once_us=at_once_us(bench, two, route, pieces),
         tiny_us=(tiny - less) / ((HOPS - 1) * copies_a_hop),
     )
 
 
 def at_once_us(
-    bench: Bench, two: Sequence[int], route: str, ways: Sequence[str] = ("there", "back")
+    bench: Bench,
+    two: Sequence[int],
+    route: str,
+    pieces: int,
+    ways: Sequence[str] = ("there", "back"),
 ) -> float:
     """A piece in the middle, while all directions are in use."""
-    text = specs.moves(route=route, pieces=PIECES, in_turn=False, ways=ways)
+    text = specs.moves(route=route, pieces=pieces, in_turn=False, ways=ways)
     times = bench.ops(text, two)[0]
-    middle = [f"/piece.{index}" for index in range(PIECES // 4, PIECES * 3 // 4)]
+    middle = [f"/piece.{index}" for index in range(pieces // 4, pieces * 3 // 4)]
     return median(us for name, us in times.items() if name.endswith(tuple(middle)))
-
-
-def beside_us(bench: Bench, way: str | None) -> float:
-    """A kernel of the GPU's memory, while another reads or writes the host's."""
-    text = specs.beside(is_write=way == "writes", pieces=PIECES, others=OTHERS)
-    if way is None:
-        text = text.replace("stream: link", "stream: work")  # one after the other
-    times = bench.ops(text, [0])[0]
-    return median(us for name, us in times.items() if name.startswith("add"))

@@ -93,37 +93,6 @@ def chain(length: int, *, devices: Sequence[str], streams: int = 1, emit: str = 
     return "\n".join([*lines, *ops, *schedule]) + "\n"
 
 
-def beside(*, is_write: bool, pieces: int = 16, others: int = 12) -> str:
-    """A kernel between the GPU and the host in pieces, and others of the GPU's memory beside it."""
-    shape = f"dtype: f16, shape: [{ROWS}, {HIDDEN}]"
-    part = f"dtype: f32, shape: [1024, {HIDDEN}]"
-    x, y = ("own", "host") if is_write else ("host", "into")
-    lines = [
-        *head("beside", ("near",)),
-        "buffers:",
-        f"  own: {{device: near, {shape}, role: input}}",
-        f"  into: {{device: near, {shape}, role: output}}",
-        f"  host: {{memory: mapped, {shape}}}",
-    ]
-    ops = [
-        "ops:",
-        "  - {name: start, kernel: convert, device: near, args: {x: own, y: host}}",
-        "  - {name: within, kernel: convert, device: near, args: {x: own, y: into}}",
-        f"  - {{name: link, kernel: convert, device: near, args: {{x: {x}, y: {y}}}}}",
-    ]
-    schedule = [
-        "schedule:",
-        f"  link: {{pieces: {pieces}, stream: link, priority: -1, after: [start]}}",
-    ]
-    for index in range(others):
-        lines.append(f"  y{index}: {{device: near, {part}, role: input}}")
-        lines.append(f"  x{index}: {{device: near, {part}, role: inout}}")
-        args = f"args: {{y: y{index}, x: x{index}}}"
-        ops.append(f"  - {{name: add{index}, kernel: residual_add, device: near, {args}}}")
-        schedule.append(f"  add{index}: {{stream: work, after: [start]}}")
-    return "\n".join([*lines, *ops, *schedule]) + "\n"
-
-
 def layer() -> Path:
     """The kernels of a mixture-of-experts layer, half of its experts, one after the other."""
     return shipped("specs") / "calibrate" / "layer.yaml"

@@ -585,6 +585,38 @@ def trace(
 
 
 @app.command()
+def calibrate(
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", metavar="FILE", help="Where to write the machine's profile."),
+    ] = Path("machine.yaml"),
+    name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What the profile calls the machine; the file's name."),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the times that it rests on, too, as JSON."),
+    ] = None,
+    is_json: Json = False,
+) -> int:
+    """Measure a profile of this machine, for 'simulate' and 'sweep --simulate'.
+
+    Rates of memory, arithmetic and links, each way and all at once, what launches and steps from
+    op to op cost, and curves of the shipped kernels. Takes under two minutes where the kernels are
+    compiled already; needs a GPU, and the machine to itself.
+
+    \b
+    Examples:
+      graphc calibrate --out mine.yaml
+      graphc simulate moe_peer --machine mine.yaml --preset full
+    """
+    from graphc.cli.calibrate import run_calibrate
+
+    return run_calibrate(out, name=name or out.stem, figures=figures, is_json=is_json)
+
+
+@app.command()
 def doctor(is_json: Json = False) -> int:
     """Say what this machine can do, and what is missing.
 

@@ -64,7 +64,6 @@ class Demand:
     blocks_a_sm: int = 1
     memory: tuple[tuple[int, float], ...] = ()  # (GPU, bytes)
     flows: tuple[Flow, ...] = ()
-    beside: float = 0.0  # the most that narrow kernels get of the memory beside it, bytes a us
 
 
 NOTHING = Demand(Kind.NONE, "none")
@@ -241,18 +240,7 @@ class Demands:
             fit,
             ((gpu, nbytes),),
             flows,
-            self.beside(op),
         )
-
-    def beside(self, op: Op) -> float:
-        """What kernels that read and write host memory leave of the GPU's memory to others."""
-        host, found = self.profile.host, []
-        for access in op.accesses:
-            if self.places[access.region.buffer] is None:
-                is_read, is_write = access.mode.is_read, access.mode.is_write
-                found += [host.beside_reads_gb_s] if is_read and host.beside_reads_gb_s else []
-                found += [host.beside_writes_gb_s] if is_write and host.beside_writes_gb_s else []
-        return 1e3 * min(found, default=0.0)
 
     def small(self, op: Op) -> Demand:
         gpu, us = self.placed[op.device], self.profile.overhead.kernel_us
@@ -273,7 +261,6 @@ class Demands:
             blocks_a_sm=MOST_BLOCKS,
             memory=((gpu, own),),
             flows=tuple(self.flows(op)),
-            beside=self.beside(op),
         )
 
     def no_peer(self, op: Op) -> UsageError:

@@ -8,6 +8,10 @@ An op starts when all that it waits for has ended, a latency later, and its engi
   kernel holds. Of kernels that wait the first of the highest priority comes first, and others do
   not pass it.
 
+- The end of a kernel, as other streams see it, waits for kernels that are on a link of its GPU then
+  (seen with kernels that write host memory: what waits behind such a kernel's neighbour waits for
+  the kernel, too).
+
 What runs progresses at the rate of its slowest need: arithmetic by the multiprocessors that it has,
 its share of the memory, its share of each link that it passes (all shares fair: nobody gets less
 than an even part as long as they could use it). Rates change when anything starts or ends.
@@ -80,6 +84,7 @@ class Gpu:
     queues: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
     copying: dict[int, int] = field(default_factory=dict)  # copy engine -> task
     freed_by: int = -1  # the task that ended last
+    held: list[tuple[int, set[int]]] = field(default_factory=list)  # tasks, and what holds them
 
     @property
     def narrow_sms(self) -> float:
@@ -104,6 +109,7 @@ class Simulation:
         self.ran = [Ran() for _ in tasks]
         self.missing = [len(each.before) for each in tasks]
         self.after: list[list[int]] = [[] for _ in tasks]
+        self.forks = [False] * len(tasks)  # another stream waits for it
         self.parts = [0] * len(tasks)  # activities that have not ended
         self.flowing: list[Activity] = []
         self.events: list[tuple[float, int, int, int, Activity | None]] = []
@@ -116,6 +122,7 @@ class Simulation:
         for index, task in enumerate(self.tasks):
             for each in task.before:
                 self.after[each].append(index)
+                self.forks[each] |= self.tasks[each].stream != task.stream
             if not task.before:
                 self.push(task.issued_us, index)
         events, gpus = self.events, self.gpus
@@ -227,7 +234,29 @@ class Simulation:
                 else:
                     gpu.narrow.remove(activity)
         if not self.parts[index] and index not in self.gpus[demand.gpu].unplaced:
-            self.finish(index, now)
+            self.end(index, now)
+
+    def end(self, index: int, now: float) -> None:
+        """All of a task's work is done; others may have to wait a little longer."""
+        demand = self.tasks[index].demand
+        gpu = self.gpus[demand.gpu]
+        if demand.kind is Kind.NARROW and demand.flows:
+            self.release(gpu, index, now)
+        elif demand.kind >= Kind.WIDE and self.forks[index]:
+            links = {each.task for each in gpu.narrow if each.demand.flows}
+            if links:
+                gpu.held.append((index, links))
+                return
+        self.finish(index, now)
+
+    def release(self, gpu: Gpu, index: int, now: float) -> None:
+        """A kernel on a link has ended: so have those that only it held."""
+        for _, links in gpu.held:
+            links.discard(index)
+        free = [task for task, links in gpu.held if not links]
+        gpu.held = [each for each in gpu.held if each[1]]
+        for task in free:
+            self.finish(task, now)
 
     def finish(self, index: int, now: float) -> None:
         self.ran[index].stop_us = now
@@ -344,16 +373,11 @@ class Simulation:
             index, nbytes = bytes_in(activity, number)
             activity.memory_us[index] = nbytes / self.most_memory(activity)
             return
-        beside = [each for each in users if each.demand.beside]
         wants = []
         total = 0.0
         for turn, each in enumerate(users):
             index, nbytes = bytes_in(each, number)
             most = self.most_memory(each)
-            if beside and each.demand.kind is Kind.NARROW:
-                for other in beside:
-                    if other is not each and other.demand.beside < most:
-                        most = other.demand.beside
             alone = max(each.compute_us, each.flow_us, nbytes / most)
             rate = nbytes / alone if alone else 0.0
             wants.append((rate, turn, nbytes, index))
