@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Strict, TypeAdapter, ValidationError
 
-from graphc.ir import Kernel, Schedule
+from graphc.ir import Await, Kernel, Schedule, Signal
 from graphc.text.diagnostics import Span, SpecError, UsageError, error
 from graphc.text.write import write_whole
 
@@ -247,6 +247,7 @@ def loose_ends_of(schedule: Schedule, variant: Variant, plan: Plan) -> Iterator[
     for stream in schedule.streams:
         if stream.device not in program.devices:
             yield f"stream '{stream.name}' is on no device of the plan: '{stream.device}'"
+    yield from loose_ends_of_units(schedule, variant)
     for op in program:
         if op.device not in program.devices:
             yield f"op '{op.name}' is on no device of the plan: '{op.device}'"
@@ -255,3 +256,26 @@ def loose_ends_of(schedule: Schedule, variant: Variant, plan: Plan) -> Iterator[
     for each in variant.requires:
         if not {each.source, each.target} <= {*program.devices}:
             yield f"it requires something of '{each.source}' and '{each.target}'"
+
+
+def loose_ends_of_units(schedule: Schedule, variant: Variant) -> Iterator[str]:
+    """Units that begin nowhere, and signals to or from what is not there."""
+    names = {each.name for each in schedule.units}
+    streams = {each.name for each in schedule.streams}
+    for unit in schedule.units:
+        if unit.origin not in streams:
+            yield f"unit '{unit.name}' has no stream '{unit.origin}' to begin on"
+        for device in unit.devices:
+            if device not in schedule.program.devices:
+                yield f"unit '{unit.name}' is on no device of the plan: '{device}'"
+    for op in schedule.program:
+        work = op.work
+        others = work.to if isinstance(work, Signal) else ()
+        if isinstance(work, Await):
+            others = tuple(each.unit for each in work.signals)
+            for each in work.signals:
+                if each.entry not in variant.schedules:
+                    yield f"op '{op.name}' awaits entry '{each.entry}', which is not there"
+        for other in others:
+            if other not in names:
+                yield f"op '{op.name}' speaks of unit '{other}', which is not there"

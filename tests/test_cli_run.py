@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from all_to_all import layer
 
 from graphc.backends.cuda.timing import OpTime
 from graphc.cli.guard import guarded
@@ -18,6 +19,7 @@ from graphc.ir import (
     Allocation,
     Buffer,
     Fill,
+    LaunchContract,
     Memory,
     Mode,
     Op,
@@ -260,3 +262,19 @@ def test_check_says_in_one_line_what_was_proven(spec: str, capsys: Capture) -> N
         "tiny: no race: 1 op on 1 stream with 0 waits, 7 pairs of conflicting accesses compared "
         "over 32 B\n"
     )
+
+
+def test_check_counts_what_orders_units(spec: str, capsys: Capture) -> None:
+    """Signals are ops; awaits and handshakes are signals awaited, each as often as it is."""
+    schedule = layer(3, LaunchContract.JOINED)
+    stub: Any = sys.modules["graphc.api"]
+    stub.check = lambda path, **options: [(schedule, Proof(1, 7, 32))]
+    assert guarded(["check", spec]) == 0
+    assert (
+        "in 3 units with 9 signals awaited 18 times in their launch and 0 times in the next "
+        "(handshakes), 7 pairs"
+    ) in capsys.readouterr().out
+    assert guarded(["check", spec, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["schedules"]
+    counted = {"units": 3, "signals": 9, "awaits": 18, "handshakes": 0}
+    assert found.items() >= counted.items()

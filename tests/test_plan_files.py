@@ -209,6 +209,63 @@ def test_edges_are_proven_where_they_are_what_is_built(
     refused(tmp_path, with_its_digest(plan), "not the one that was proven")
 
 
+DIVIDED: dict[str, Any] = {"schedule.units": "device", "schedule.launch": "free"}
+
+
+def at_first(sort: str, /, **values: Any) -> Change:
+    """The first op of a kind of work with other values; ``awaited`` is the first it awaits."""
+
+    def change(plan: dict[str, Any]) -> None:
+        work = next(each for each in works(plan) if each["kind"] == sort)
+        work.update({key: value for key, value in values.items() if key != "awaited"})
+        if "awaited" in values:
+            work["signals"][0].update(values["awaited"])
+
+    return change
+
+
+def works(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    return [op["work"] for op in schedule_of(plan)["program"]["ops"]]
+
+
+def without_awaiting(plan: dict[str, Any]) -> None:
+    next(each for each in works(plan) if each["kind"] == "await")["signals"] = []
+
+
+@pytest.mark.parametrize("emit", ["capture", "nodes"])
+def test_a_divided_plan_comes_back(tmp_path: Path, emit: str) -> None:
+    plan = small(layers=1, route="host", emit=emit, **DIVIDED)
+    plan.save(tmp_path / "small.graphc")
+    assert graphc.load(tmp_path / "small.graphc") == plan
+    assert plan.variants[0].proof.units == 2
+    assert plan.variants[0].proof.awaits > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (without_awaiting, "not the one that was proven:\n\n.*race"),
+        (at_first("signal", to=[]), "not the one that was proven.*is not sent to unit"),
+        (at_first("signal", signal="other"), "not the one that was proven.*does not send"),
+        (at_first("signal", to=["gpu9"]), "speaks of unit 'gpu9', which is not there"),
+        (at_first("await", awaited={"unit": "gpu9"}), "speaks of unit 'gpu9', which is not there"),
+        (at_first("await", awaited={"entry": "none"}), "awaits entry 'none', which is not there"),
+        (at_first("await", awaited={"is_handshake": True}), "not the one that was proven.*race"),
+        (at_first("begin", kind="join"), "not the one that was proven.*does not begin"),
+        (set_to([], *SCHEDULE, "units"), "not the one that was proven.*speaks of units|not there"),
+        (set_to("gone", *SCHEDULE, "units", 0, "origin"), "has no stream 'gone' to begin on"),
+        (set_to(["gpu9"], *SCHEDULE, "units", 0, "devices"), "is on no device of the plan: 'gpu9'"),
+    ],
+)
+def test_what_was_changed_between_units_is_not_believed(
+    tmp_path: Path, change: Change, message: str
+) -> None:
+    small(layers=1, route="host", **DIVIDED).save(tmp_path / "divided")
+    plan = json.loads((tmp_path / "divided").read_text())
+    change(plan)
+    refused(tmp_path, with_its_digest(plan), message)
+
+
 @pytest.mark.parametrize("text", ["", "graphc: 1", "[]", "{}", "\0\1", "null", "1"])
 def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
     refused(tmp_path, text, "that can be trusted: (at|Input|Invalid)")

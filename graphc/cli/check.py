@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from graphc.plan import Proof
 
 
+COUNTED = ("ops", "streams", "waits", "signals", "awaits", "handshakes")
+
+
 def run_check(wanted: Request, *, is_json: bool) -> int:
     from graphc import api
 
@@ -44,7 +47,7 @@ def run_check(wanted: Request, *, is_json: bool) -> int:
 def summary(found: list[tuple[Schedule, Proof]]) -> str:
     """One line, whatever the number of schedules."""
     each = [facts(schedule, proof) for schedule, proof in found]
-    total = {key: sum(fact[key] for fact in each) for key in ("ops", "streams", "waits")}
+    total = {key: sum(fact[key] for fact in each) for key in COUNTED}
     proofs = {id(proof): proof for _, proof in found}.values()  # one for all entries
     pairs = sum(proof.pairs for proof in proofs)
     nbytes = sum(proof.nbytes for proof in proofs)
@@ -57,14 +60,28 @@ def summary(found: list[tuple[Schedule, Proof]]) -> str:
     return (
         f"{found[0][0].program.name}: no race{several}: {plural(total['ops'], 'op')} on "
         f"{plural(total['streams'], 'stream')} with {plural(total['waits'], 'wait')}, "
+        f"{units_text(each[0]['units'], total)}"
         f"{plural(pairs, 'pair')} of conflicting accesses compared over {bytes_text(nbytes)}"
+    )
+
+
+def units_text(units: int, total: dict[str, int]) -> str:
+    """What orders units, if there are several: signals are ops, awaits are signals awaited."""
+    if units == 1:
+        return ""
+    return (
+        f"in {units} units with {plural(total['signals'], 'signal')} awaited "
+        f"{plural(total['awaits'], 'time')} in their launch and "
+        f"{plural(total['handshakes'], 'time')} in the next (handshakes), "
     )
 
 
 def facts(schedule: Schedule, proof: Proof) -> dict[str, Any]:
     from graphc.ir import Wait
+    from graphc.verify import counts
 
     return {
+        **counts([schedule]),
         "ops": len(schedule.program.ops),
         "streams": len(schedule.streams),
         "waits": sum(isinstance(each, Wait) for each in schedule.instructions),

@@ -14,9 +14,9 @@ from random import Random
 from typing import TypeAlias
 
 import pytest
-from division import divided, without_a_signal, without_a_wait, without_an_edge
 from strategies import random_program
 from unit_oracles import Oracle
+from weakened import divided, without_a_signal, without_a_wait, without_an_edge
 
 from graphc.ir import (
     Await,
@@ -43,7 +43,7 @@ from graphc.text.diagnostics import CompilerBug, SpecError
 from graphc.verify import verify
 from graphc.verify.trace import Order
 
-CASES = 600
+CASES = 400
 CONTRACTS = (LaunchContract.FREE, LaunchContract.FREE, LaunchContract.JOINED)
 DEVICES = ("g0", "g1", "g2", "g3")
 Told: TypeAlias = tuple[str, str, str, bool]  # signal, unit, entry, is_handshake
