@@ -122,7 +122,8 @@ function startLanes(host) {
       context.fillRect(Math.round(at), isLabelled ? TOP - 4 : 0, 1, height);
       if (!isLabelled) continue;
       context.fillStyle = colour("faint");
-      context.fillText(tickText(time, step), at, 11);
+      const text = tickText(time, step), half = context.measureText(text).width / 2;
+      context.fillText(text, Math.min(at, width - half - 6), 11);
     }
   }
 
@@ -743,7 +744,8 @@ function startLanes(host) {
 
   function startKeys(box) {
     document.addEventListener("keydown", (event) => {
-      if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.target instanceof Element && event.target.matches("input, select, textarea")) return;
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
       const step = event.shiftKey ? 0.5 : 0.12;
       const actions = {
         "+": () => zoom(0.7), "=": () => zoom(0.7), "-": () => zoom(1 / 0.7), w: () => zoom(0.7), s: () => zoom(1 / 0.7),
@@ -860,7 +862,8 @@ function startLanes(host) {
   views.forEach((view) => view.tables.forEach((table) => {
     const isOps = table.columns[0].name === "op";
     const numbers = isOps ? new Map(ops.name.map((name, at) => [name, at])) : null;
-    tables.append(tableCard(table, {
+    const told = views.length > 1 ? { ...table, note: [view.label, table.note].filter(Boolean).join(" · ") } : table;
+    tables.append(tableCard(told, {
       isWide: isOps, isFiltered: isOps,
       onRow: isOps ? (cells) => { const op = numbers.get(cells[0]); if (op !== undefined) { pin(op, view); reveal(op); scrollTo({ top: 0, behavior: "smooth" }); } } : null,
     }));

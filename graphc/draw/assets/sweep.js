@@ -94,7 +94,7 @@ function startSweep(host) {
       const at = x(winner.values[state.x]), tall = y(winner.us);
       picture.append(svg("path", { class: "star", d: star(at, tall, 9) }));
       const anchor = at > width - 220 ? "end" : at < left + 120 ? "start" : "middle";
-      picture.append(svg("text", { class: "winner", x: at, y: tall > top + 34 ? tall - 15 : tall + 24, "text-anchor": anchor }, `${us(winner.us)}: ${label(winner)}`));
+      picture.append(svg("text", { class: "winner", x: at, y: tall + 28 < height - bottom ? tall + 24 : tall - 15, "text-anchor": anchor }, `${us(winner.us)}: ${label(winner)}`));
     }
     chart.replaceChildren(picture);
   }
