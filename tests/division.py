@@ -1,11 +1,26 @@
-"""Schedules that the passes divide, and such schedules with one order less."""
+"""Programs divided by the passes, and what is then before what, slow and plain."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 
-from graphc.ir import Await, Awaited, LaunchContract, Program, Schedule, Settings, Wait
+from strategies import random_program
+from unit_oracles import Node, callers, event_graph, heard
+
+from graphc.ir import (
+    Await,
+    Division,
+    Emit,
+    LaunchContract,
+    Memory,
+    Op,
+    Placed,
+    Program,
+    Schedule,
+    Settings,
+)
 from graphc.passes.assign_streams import assign_streams
 from graphc.passes.divide import divide
 from graphc.passes.find_handshakes import find_handshakes
@@ -15,49 +30,121 @@ from graphc.passes.insert_events import insert_events
 from graphc.passes.plan_memory import plan_memory
 from graphc.pipeline import share_arenas
 
+DEVICES = ("g0", "g1", "g2", "g3")
+FREE, JOINED = LaunchContract.FREE, LaunchContract.JOINED
 
-def divided(programs: Sequence[Program], settings: Settings) -> list[Schedule]:
-    """All entries, from pieces on as the pipeline makes them, and not yet proven."""
-    parts, memories = [], []
+
+def scheduled(programs: Sequence[Program], settings: Settings) -> list[Schedule]:
+    """What the pipeline makes of programs in pieces."""
+    placed, memories = laid(programs, settings)
+    return [insert_events(*each, settings) for each in zip(placed, memories, strict=True)]
+
+
+def laid(
+    programs: Sequence[Program], settings: Settings
+) -> tuple[Sequence[Placed], Sequence[Memory]]:
+    divided, memories = [], []
     for program in programs:
         graph = infer_dependencies(program)
-        units = find_units(graph.program, settings.units)
+        units = find_units(program, settings.units)
         graph, memory = plan_memory(graph, settings.memory, units)
-        parts.append(divide(assign_streams(graph, settings.max_streams), units, settings))
+        placed = assign_streams(graph, settings.max_streams)
+        divided.append(divide(placed, units, settings))
         memories.append(memory)
-    if len(programs) > 1:
-        memories = share_arenas(memories)
-    if settings.launch is LaunchContract.FREE:
-        parts = find_handshakes(parts, memories, settings)
-    return [insert_events(*each, settings) for each in zip(parts, memories, strict=True)]
+    memories = share_arenas(memories)
+    if settings.launch is FREE:
+        divided = find_handshakes(divided, memories, settings)
+    return divided, memories
 
 
-def without_a_signal(schedules: Sequence[Schedule]) -> Iterator[tuple[Awaited, list[Schedule]]]:
-    """Each signal that is awaited, and the schedules in which that await does not ask for it."""
+def random_settings(rng: Random) -> Settings:
+    return Settings(
+        emit=rng.choice((Emit.CAPTURE, Emit.CAPTURE, Emit.NODES)),
+        memory=rng.choice(("concurrent", "tight")),
+        max_streams=rng.randint(1, 4),
+        units=Division.DEVICE,
+        launch=rng.choice((FREE, FREE, JOINED)),
+    )
+
+
+def random_entries(rng: Random, *, keeps_after: bool = True, max_steps: int = 7) -> list[Program]:
+    """A program on two to four devices, or two programs with some of its ops each."""
+    devices = DEVICES[: rng.randint(2, 4)]
+    program = random_program(rng, max_steps=rng.randint(1, max_steps), devices=devices)
+    if not keeps_after:
+        ops = (replace(op, placement=replace(op.placement, after=())) for op in program)
+        program = replace(program, ops=tuple(ops))
+    if rng.random() < 0.6:
+        return [program]
+    halves = ([op for op in program if rng.random() < 0.7] for _ in range(2))
+    return [
+        replace(program, ops=tuple(ops), entry=entry)
+        for ops, entry in zip(halves, ("step", "prepare"), strict=True)
+    ]
+
+
+# What is before what
+
+
+def order_of(launches: Sequence[Schedule]) -> Mapping[Node, set[Node]]:
+    """Every node and those right before it, as the schedules are emitted."""
+    if launches[0].emit is Emit.NODES:
+        return edge_graph(launches)
+    return event_graph(launches)
+
+
+def edge_graph(launches: Sequence[Schedule]) -> dict[Node, set[Node]]:
+    before: dict[Node, set[Node]] = {}
+    for turn, schedule in enumerate(launches):
+        names = [unit for unit, _ in callers(schedule)]
+        caller = {
+            device: unit.name if unit.name in names else ""
+            for unit in schedule.parts
+            for device in unit.devices
+        }
+        for name in names:
+            before[turn, f"begin {name}"] = {(turn - 1, f"end {name}")} if turn else set()
+        led: dict[str, set[Node]] = {}
+        for one, two in schedule.edges:
+            led.setdefault(two, set()).add((turn, one))
+        for op in schedule.program:
+            own = led.get(op.name) or {(turn, f"begin {caller[op.device]}")}
+            before[turn, op.name] = own | set(heard(launches, turn, op))
+        for name in names:
+            ends = {(turn, op.name) for op in schedule.program if caller[op.device] == name}
+            before[turn, f"end {name}"] = ends | {(turn, f"begin {name}")}
+    return before
+
+
+def behind(before: Mapping[Node, set[Node]]) -> dict[Node, int]:
+    """Each node and the set of all before it, as bits in the order given."""
+    reach: dict[Node, int] = {}
+    place = {node: index for index, node in enumerate(before)}
+    for node, nodes in before.items():
+        known = 0
+        for other in nodes:
+            known |= reach[other] | 1 << place[other]
+        reach[node] = known
+    return reach
+
+
+def holds(before: Mapping[Node, set[Node]], pairs: Sequence[tuple[Node, Node]]) -> bool:
+    place = {node: index for index, node in enumerate(before)}
+    reach = behind(before)
+    return all(reach[two] >> place[one] & 1 for one, two in pairs)
+
+
+def weakened(schedules: Sequence[Schedule]) -> Iterator[list[Schedule]]:
+    """The schedules without one awaited signal, each in turn."""
     for schedule in schedules:
-        for place, op in enumerate(schedule.program.ops):
-            if not isinstance(op.work, Await):
-                continue
-            for gone in op.work.signals:
-                rest = tuple(each for each in op.work.signals if each != gone)
-                ops = list(schedule.program.ops)
-                ops[place] = replace(op, work=Await(rest))
-                less = replace(schedule, program=replace(schedule.program, ops=tuple(ops)))
-                yield gone, [less if each is schedule else each for each in schedules]
+        for op in schedule.program:
+            for gone in op.work.signals if isinstance(op.work, Await) else ():
+                less = without(schedule, op, gone)
+                yield [less if each is schedule else each for each in schedules]
 
 
-def without_a_wait(schedules: Sequence[Schedule]) -> Iterator[list[Schedule]]:
-    for schedule in schedules:
-        for index, each in enumerate(schedule.instructions):
-            if isinstance(each, Wait):
-                rest = schedule.instructions[:index] + schedule.instructions[index + 1 :]
-                less = replace(schedule, instructions=rest)
-                yield [less if one is schedule else one for one in schedules]
-
-
-def without_an_edge(schedules: Sequence[Schedule]) -> Iterator[list[Schedule]]:
-    for schedule in schedules:
-        for edge in schedule.edges:
-            rest = tuple(each for each in schedule.edges if each != edge)
-            less = replace(schedule, edges=rest)
-            yield [less if one is schedule else one for one in schedules]
+def without(schedule: Schedule, op: Op, gone: object) -> Schedule:
+    assert isinstance(op.work, Await)
+    rest = Await(tuple(each for each in op.work.signals if each != gone))
+    ops = tuple(replace(each, work=rest) if each is op else each for each in schedule.program)
+    return replace(schedule, program=replace(schedule.program, ops=ops))

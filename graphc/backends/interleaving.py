@@ -1,11 +1,11 @@
 """Launches op by op in an order that their schedules allow, picked by a seed.
 
 Within a unit, ops come in the order of streams and events; of a graph that is made of its edges, in
-the order of these alone. A unit begins a launch when it has ended the one before: by itself if
-units are launched freely, when all of them have if they are joined. Between units there are
-only signals, and they work as on GPUs: ``Begin`` counts the launches of its unit, ``Signal`` writes
-the count of its unit into a word of each unit that it tells, and ``Await`` lets go when its words
-have reached the count of its own unit; of a handshake, the count before this launch.
+the order of these alone. A unit that is launched freely begins a launch when it has ended the one
+before. Units that are joined begin together, when all have ended, and end together. Between units
+there are only signals, and they work as on GPUs: ``Begin`` counts the launches of its unit,
+``Signal`` writes that count into a word of each unit that it tells, and ``Await`` lets go when its
+words have reached the count of its own unit; of a handshake, the count before this launch.
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ class Interleaving:
         ]
         self.ops = [{op.name: op for op in each.program.ops} for each in launches]
         self.before = [predecessors(each) for each in launches]
-        # Before a joined launch all units have ended the one before.
         self.is_free = bool(launches) and all(
             each.launch is LaunchContract.FREE for each in launches
         )
@@ -101,12 +100,27 @@ class Interleaving:
         if unit.turn == len(self.launches):
             return []
         if unit.pending is None:
-            is_first = self.is_free or all(each.turn >= unit.turn for each in self.units)
-            return [None] if is_first else []
+            return [None] if self.is_free or self.have_ended(unit.turn) else []
         if not unit.pending.running:
-            return [None]
+            return [None] if self.is_free or self.are_idle(unit.turn) else []
+        if not (self.is_free or self.have_begun(unit.turn)):
+            return []
         ops = self.ops[unit.turn]
         return [name for name in unit.pending.ready if self.can_run(unit, ops[name])]
+
+    def have_ended(self, turn: int) -> bool:
+        """Whether all units have ended the launches before."""
+        return all(each.turn >= turn for each in self.units)
+
+    def have_begun(self, turn: int) -> bool:
+        return all(each.turn > turn or each.pending is not None for each in self.units)
+
+    def are_idle(self, turn: int) -> bool:
+        """Whether no unit has anything left to do in this launch."""
+        return all(
+            each.turn > turn or (each.pending is not None and not each.pending.running)
+            for each in self.units
+        )
 
     def can_run(self, unit: Progress, op: Op) -> bool:
         if not isinstance(op.work, Await):
