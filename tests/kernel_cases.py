@@ -3,7 +3,8 @@
 A case is data: symbols, dtypes, a cut, a count and how the inputs are made. Whoever can run one
 piece of a kernel is a ``Runner``: the references here, a device elsewhere. Arguments lie between
 guard zones in arrays of their own; what a piece may not touch is poison. Each piece runs twice over
-different poison, so that a read of it, or a byte left unwritten, makes the two differ.
+different poison, so that a read of it, or a byte left unwritten, makes the two differ. An argument
+over all ranks is as many arrays: ``y[0]``, ``y[1]``, ...
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from graphc.dtypes import dtype
 from graphc.ir import Axis, Kernel, Piece
 from graphc.kernels.contract import ArgumentSpec, Catalog, Contract
+from graphc.reference.expert_parallel import stamp_of
 from graphc.resources import kernel_folders
 from graphc.text.expr import Scaled, evaluate_number
 
@@ -60,7 +62,9 @@ class Case:
         cut = f"/{len(self.cut) - 1} pieces" if len(self.cut) > 2 else ""
         count = "" if self.count is None else f"/count {self.count}"
         odd = f"/offset {self.offset}" if self.offset else ""
-        parts = (self.kernel, sizes, dtypes, self.inputs, "without " + ",".join(self.absent))
+        options = ",".join(map(str, self.options.values()))
+        absent = "without " + ",".join(self.absent)
+        parts = (self.kernel, sizes, dtypes, options, self.inputs, absent)
         shown = [each for each in parts if each and each != "without "]
         return "/".join(shown) + cut + count + odd
 
@@ -72,11 +76,25 @@ class Case:
     def given(self) -> Mapping[str, ArgumentSpec]:
         return {k: v for k, v in self.contract.args.items() if k not in self.absent}
 
-    def dtype_of(self, argument: str) -> str:
+    @property
+    def arrays(self) -> Mapping[str, ArgumentSpec]:
+        """What lies in an array of its own: each given argument, or one for each rank."""
+        return {
+            place: spec
+            for name, spec in self.given.items()
+            for place in ([name] if spec.peers is None else self.of_ranks(name))
+        }
+
+    def of_ranks(self, name: str) -> list[str]:
+        ranks = self.symbols[str(self.contract.args[name].peers)]
+        return [f"{name}[{rank}]" for rank in range(ranks)]
+
+    def dtype_of(self, place: str) -> str:
+        argument = argument_of(place)
         return self.dtypes.get(argument) or self.contract.args[argument].dtype[0]
 
-    def shape_of(self, argument: str) -> tuple[int, ...]:
-        dims = self.contract.args[argument].shape
+    def shape_of(self, place: str) -> tuple[int, ...]:
+        dims = self.contract.args[argument_of(place)].shape
         return tuple(int(evaluate_number(str(dim).removeprefix("*"), self.symbols)) for dim in dims)
 
     @property
@@ -145,7 +163,23 @@ class Guarded:
         return inner.view(self.dtype).reshape(self.shape)
 
 
-Runner: TypeAlias = Callable[[Call, Mapping[str, Guarded | None]], None]
+Lent: TypeAlias = Guarded | tuple[Guarded, ...] | None
+Runner: TypeAlias = Callable[[Call, Mapping[str, Lent]], None]
+
+
+def argument_of(place: str) -> str:
+    return place.partition("[")[0]
+
+
+def by_argument(case: Case, arrays: Mapping[str, Guarded]) -> dict[str, Lent]:
+    """What is given for each argument of the contract."""
+    found: dict[str, Lent] = {}
+    for name, spec in case.contract.args.items():
+        if spec.peers is None or name not in case.given:
+            found[name] = arrays.get(name)
+        else:
+            found[name] = tuple(arrays[place] for place in case.of_ranks(name))
+    return found
 
 
 @cache
@@ -153,7 +187,7 @@ def catalog() -> Catalog:
     return Catalog(kernel_folders())
 
 
-def run_reference(call: Call, arguments: Mapping[str, Guarded | None]) -> None:
+def run_reference(call: Call, arguments: Mapping[str, Lent]) -> None:
     """Run the contract's reference over the guarded arrays."""
     name = call.case.contract.reference
     assert name is not None, f"kernel '{call.case.kernel}' names no reference"
@@ -161,19 +195,22 @@ def run_reference(call: Call, arguments: Mapping[str, Guarded | None]) -> None:
     run_function(getattr(importlib.import_module(module), function), call, arguments)
 
 
-def run_function(
-    function: Callable[..., None], call: Call, arguments: Mapping[str, Guarded | None]
-) -> None:
-    given: dict[str, Array | None] = {}
+def run_function(function: Callable[..., None], call: Call, arguments: Mapping[str, Lent]) -> None:
+    given: dict[str, Array | tuple[Array, ...] | None] = {}
     for name, each in arguments.items():
-        given[name] = None if each is None else each.data
-        if each is not None and each.is_read_only:
-            each.data.flags.writeable = False
-            view = each.data
-            view.flags.writeable = False
-            given[name] = view
+        if isinstance(each, tuple):
+            given[name] = tuple(map(view_of, each))
+        else:
+            given[name] = None if each is None else view_of(each)
     values = {**call.values(), **given}
     function(**{name: values[name] for name in inspect.signature(function).parameters})
+
+
+def view_of(each: Guarded) -> Array:
+    view = each.data
+    if each.is_read_only:
+        view.flags.writeable = False
+    return view
 
 
 def hold_to_contract(case: Case, run: Runner) -> Arrays:
@@ -186,7 +223,7 @@ def hold_to_contract(case: Case, run: Runner) -> Arrays:
         name: np.zeros(case.shape_of(name), dtype(case.dtype_of(name)).numpy)
         if each.access != "update"
         else inputs[name].copy()
-        for name, each in case.given.items()
+        for name, each in case.arrays.items()
         if each.access != "read"
     }
     for index, (lo, hi) in enumerate(case.bounds):
@@ -194,8 +231,8 @@ def hold_to_contract(case: Case, run: Runner) -> Arrays:
         first, second = (poisoned(case, call, inputs, seed) for seed in (1, 2))
         befores = [{k: v.raw.copy() for k, v in each.items()} for each in (first, second)]
         for arguments in (first, second):
-            run(call, {name: arguments.get(name) for name in case.contract.args})
-        for name, spec in case.given.items():
+            run(call, by_argument(case, arguments))
+        for name, spec in case.arrays.items():
             rows = declared(case, call, name)
             check_outside(call, name, spec, first[name], befores[0][name], rows)
             check_outside(call, name, spec, second[name], befores[1][name], rows)
@@ -208,7 +245,10 @@ def hold_to_contract(case: Case, run: Runner) -> Arrays:
 
 def declared(case: Case, call: Call, name: str) -> slice:
     """The rows of an argument that the contract lets this piece touch."""
-    rows = case.contract.args[name].rows
+    rows = case.contract.args[argument_of(name)].rows
+    if rows.scalar is not None:
+        row = int(case.scalars[rows.scalar])
+        return slice(row, row + 1)
     if rows.kind == "split":
         factor = int(evaluate_number(rows.factor, case.symbols))
         return slice(factor * call.lo, factor * call.hi)
@@ -222,7 +262,7 @@ def declared(case: Case, call: Call, name: str) -> slice:
 def poisoned(case: Case, call: Call, inputs: Arrays, seed: int) -> dict[str, Guarded]:
     """The arguments of one piece: inputs where they may be read, poison everywhere else."""
     found: dict[str, Guarded] = {}
-    for name, spec in case.given.items():
+    for name, spec in case.arrays.items():
         kind = dtype(case.dtype_of(name)).numpy
         shape = case.shape_of(name)
         nbytes = prod(shape) * kind.itemsize
@@ -269,10 +309,11 @@ def take(
     rows: slice,
     output: Array,
 ) -> None:
-    """Both runs must have left the same bytes; ``write_some`` may have left them alone."""
+    """Both runs must have left the same bytes; some accesses may have left them alone."""
+    is_partial = spec.access in ("write_some", "scatter")
     one, two = (as_bytes(each.data[rows]) for each in after)
     differ = one != two
-    if spec.access == "write_some":
+    if is_partial:
         untouched = [
             as_bytes(replace(each, raw=raw).data[rows]) == as_bytes(each.data[rows])
             for each, raw in zip(after, before, strict=True)
@@ -284,7 +325,7 @@ def take(
             f"{call.case}: piece {call.piece} [{call.lo}, {call.hi}): element {at} of the rows "
             f"{rows} of '{name}' depends on bytes outside the contract, or was not written"
         )
-    if spec.access == "write_some":
+    if is_partial:
         one[untouched[0] & untouched[1]] = 0
     output[rows] = one.view(output.dtype).reshape(output[rows].shape)
 
@@ -319,7 +360,7 @@ def make_inputs(case: Case) -> Arrays:
     generator = np.random.default_rng(zlib.crc32(str(case).encode()))
     arrays = {
         name: random_array(generator, case.shape_of(name), case.dtype_of(name))
-        for name, each in case.given.items()
+        for name, each in case.arrays.items()
         if each.access in ("read", "update")
     }
     if case.inputs:
@@ -345,7 +386,7 @@ def special_floats(case: Case, generator: np.random.Generator) -> Arrays:
     )
     found = {}
     with np.errstate(over="ignore", invalid="ignore"):
-        for name, each in case.given.items():
+        for name, each in case.arrays.items():
             if each.access in ("read", "update") and dtype(case.dtype_of(name)).is_float:
                 shape = case.shape_of(name)
                 found[name] = np.resize(pool, shape).astype(dtype(case.dtype_of(name)).numpy)
@@ -444,6 +485,76 @@ def no_slots(case: Case, generator: np.random.Generator) -> Arrays:
     return {"slot": np.full(case.shape_of("slot"), -1, np.int32)}
 
 
+def routed(case: Case, generator: np.random.Generator) -> Arrays:
+    """Ids, some of which are no experts, with routes and offsets that belong to them."""
+    extents = case.symbols
+    capacity, ranks, slots = extents["capacity"], extents["ranks"], extents.get("slots", 0)
+    local = int(case.scalars.get("local", extents.get("local", 3)))
+    tokens = 3 * capacity // 4
+    topk = generator.integers(-1, ranks * local + 1, (capacity, extents.get("top_k", slots)))
+    topk[generator.random(topk.shape) < 0.1] = 2**32
+    routes = generator.integers(-(2**31), 2**31, (capacity, slots, 2)).astype(np.int32)
+    number = [0] * ranks
+    for token in range(tokens):
+        homes = sorted(
+            {each // local for each in topk[token].tolist() if 0 <= each < ranks * local}
+        )
+        routes[token] = -1
+        for entry, home in enumerate(homes[:slots]):
+            routes[token, entry] = home, number[home]
+            number[home] += 1
+    room = extents.get("rows", capacity) - max(number)
+    found = {
+        "topk": topk,
+        "tokens": np.array([tokens], np.int32),
+        "routes": routes,
+        "offsets": generator.integers(0, room + 1, ranks).astype(np.int32),
+        "fault": np.zeros(case.shape_of("fault"), np.uint32) if "fault" in case.given else None,
+    }
+    return {name: each for name, each in found.items() if name in case.given and each is not None}
+
+
+def routed_with_fault(case: Case, generator: np.random.Generator) -> Arrays:
+    found = routed(case, generator)
+    return {**found, "fault": np.ones_like(found["fault"])}
+
+
+def stamped(case: Case, generator: np.random.Generator) -> Arrays:
+    """A stamp that belongs to the ids."""
+    found = routed(case, generator)
+    ids = found["topk"][: int(found["tokens"][0])]
+    return {**found, "stamp": np.array([stamp_of(ids)], np.uint64)}
+
+
+def some_tokens(case: Case, generator: np.random.Generator) -> Arrays:
+    tokens = 3 * case.symbols["capacity"] // 4
+    return {**special_floats(case, generator), "tokens": np.array([tokens], np.int32)}
+
+
+def small_counts(case: Case, generator: np.random.Generator) -> Arrays:
+    return {"counts": generator.integers(0, 1000, case.shape_of("counts"), np.int32)}
+
+
+def spanned(case: Case, generator: np.random.Generator) -> Arrays:
+    """Rows from each rank, with room between; codes of fp8 may be anything."""
+    rows, ranks = case.symbols["rows"], case.symbols["ranks"]
+    starts = np.sort(generator.choice(rows, ranks, replace=False))
+    room = np.diff(np.append(starts, rows))
+    spans = np.stack([starts, generator.integers(0, room + 1)], axis=1).astype(np.int32)
+    found = {**special_floats(case, generator), "spans": spans}
+    if "faults" in case.given:
+        found["faults"] = np.zeros(ranks, np.uint32)
+    if "w" in case.given:
+        found["w"] = generator.random(case.shape_of("w"), np.float32)
+    return found
+
+
+def spanned_with_fault(case: Case, generator: np.random.Generator) -> Arrays:
+    found = spanned(case, generator)
+    found["faults"][-1] = 1
+    return found
+
+
 Maker: TypeAlias = Callable[[Case, np.random.Generator], Arrays]
 INPUTS: dict[str, Maker] = {
     "special": special_floats,
@@ -454,6 +565,13 @@ INPUTS: dict[str, Maker] = {
     "foreign": foreign_ids,
     "summed": summed,
     "no slots": no_slots,
+    "routed": routed,
+    "routed, with a fault": routed_with_fault,
+    "stamped": stamped,
+    "some tokens": some_tokens,
+    "small counts": small_counts,
+    "spanned": spanned,
+    "spanned, with a fault": spanned_with_fault,
     "grouped uniform": grouped_by(uniform_ids),
     "grouped on one": grouped_by(one_expert_ids),
     "grouped on none": grouped_by(foreign_ids),
@@ -579,6 +697,111 @@ def dense_up_cases() -> Iterator[Case]:
     yield Case("dense_up", {"n": 25, "k": 40, "ff": 16}, cut=UNEQUAL, count=19)
 
 
+def ep_routing_cases() -> Iterator[Case]:
+    for ranks, local, top_k, capacity in (
+        (1, 1, 1, 1), (2, 5, 4, 8), (3, 129, 3, 1200), (64, 2, 22, 60), (4, 8, 32, 5000),
+    ):  # fmt: skip
+        own = {"capacity": capacity, "top_k": top_k}
+        slots = min(top_k, ranks)
+        symbols = {**own, "slots": slots, "ranks": ranks, "local": local}
+        scalars = {"active": max(1, 2 * capacity // 3)}
+        yield Case("ep_count", symbols, scalars=scalars, inputs="routed")
+        symbols = {"ranks": ranks, "local": local}
+        scalars = {"rank": ranks - 1}
+        yield Case("ep_exchange", symbols, scalars=scalars)
+        for layout, parts in (("token_major", local), ("rank_major", ranks)):
+            yield Case(
+                "ep_scan",
+                {**symbols, "parts": parts},
+                scalars={**scalars, "stride": 77},
+                options={"layout": layout},
+                inputs="small counts",
+            )
+        for inputs in ("routed", "stamped"):
+            scalars = {"rank": ranks // 2, "active": capacity}
+            yield Case("ep_fresh", {**own, "ranks": ranks}, scalars=scalars, inputs=inputs)
+    symbols = {"capacity": 40, "top_k": 4, "slots": 2, "ranks": 2, "local": 3}
+    scalars = {"active": 40}
+    yield Case("ep_count", symbols, absent=("status",), scalars=scalars, inputs="routed")
+
+
+def ep_dispatch_cases() -> Iterator[Case]:
+    fp8 = {"x": "fp8_e4m3", "y": "fp8_e4m3"}
+    for ranks, top_k, hidden in (
+        (1, 1, 8),
+        (2, 4, 136),
+        (3, 8, 2880),
+        (64, 22, 264),
+        (2, 32, 1152),
+    ):
+        symbols = ep_symbols(24, hidden, top_k, ranks)
+        symbols["rows"] = min(symbols["rows"], 96)
+        scalars = {"rank": ranks - 1, "active": 24, "local": 3}
+        kinds = {"scalars": scalars, "inputs": "routed", "cut": THREE}
+        yield Case("ep_dispatch", symbols, absent=("s", "ys"), **kinds)
+    symbols = ep_symbols(30, 256, 8, 4)
+    scalars = {"rank": 1, "active": 20, "local": 5}
+    kinds = {"scalars": scalars, "inputs": "routed", "cut": UNEQUAL}
+    yield Case("ep_dispatch", symbols, fp8, **kinds)
+    yield Case("ep_dispatch", symbols, fp8, absent=("topk_w", "fault"), **kinds)
+    yield Case("ep_dispatch", symbols, absent=("s", "ys", "ids", "w", "topk_w"), **kinds)
+    yield Case("ep_dispatch_quant", symbols, **kinds)
+    yield Case("ep_dispatch_quant", symbols, absent=("ids", "w", "topk_w", "fault"), **kinds)
+    wide = ep_symbols(10, 9216, 2, 2)
+    yield Case("ep_dispatch_quant", wide, **kinds)
+    for kernel in ("ep_dispatch", "ep_dispatch_quant"):
+        absent = ("s", "ys") if kernel == "ep_dispatch" else ()
+        given = {"absent": absent, "scalars": scalars, "inputs": "routed, with a fault"}
+        yield Case(kernel, symbols, **given)
+
+
+def ep_symbols(capacity: int, hidden: int, top_k: int, ranks: int) -> dict[str, int]:
+    return {
+        "capacity": capacity,
+        "hidden": hidden,
+        "top_k": top_k,
+        "slots": min(top_k, ranks),
+        "ranks": ranks,
+        "rows": ranks * capacity,
+        "scales": hidden // 128,
+    }
+
+
+def ep_quantise_cases() -> Iterator[Case]:
+    for capacity, hidden in ((1, 128), (9, 256), (20, 2944), (7, 9216)):
+        symbols = {"capacity": capacity, "hidden": hidden, "scales": hidden // 128}
+        scalars = {"active": capacity}
+        yield Case("ep_quantise", symbols, scalars=scalars, cut=THREE, inputs="some tokens")
+
+
+def ep_identity_cases() -> Iterator[Case]:
+    for ranks, rows, hidden in ((1, 5, 8), (2, 40, 136), (64, 130, 256)):
+        symbols = {"rows": rows, "hidden": hidden, "scales": hidden // 128, "top_k": 5}
+        symbols["ranks"] = ranks
+        for inputs in ("spanned", "spanned, with a fault"):
+            yield Case("ep_identity", symbols, absent=("s",), inputs=inputs)
+            in_place = {name: each for name, each in symbols.items() if name != "scales"}
+            yield Case("ep_identity_in_place", in_place, inputs=inputs)
+        alone = ("s", "w", "faults", "agreed")
+        yield Case("ep_identity", symbols, absent=alone, inputs="spanned")
+    symbols = {"rows": 40, "hidden": 384, "scales": 3, "top_k": 3, "ranks": 4}
+    yield Case("ep_identity", symbols, {"x": "fp8_e4m3"}, inputs="spanned")
+    yield Case("ep_identity", symbols, {"x": "fp8_e4m3"}, absent=("w",), inputs="spanned")
+
+
+def ep_combine_cases() -> Iterator[Case]:
+    for ranks, slots, hidden in (
+        (1, 1, 8), (2, 2, 136), (4, 3, 2880), (8, 8, 520), (64, 22, 136), (64, 32, 264),
+    ):  # fmt: skip
+        symbols = ep_symbols(24, hidden, slots, ranks) | {"words": ranks}
+        symbols["rows"] = min(symbols["rows"], 96)
+        del symbols["top_k"], symbols["scales"]
+        kinds = {"scalars": {"active": 24}, "cut": THREE}
+        yield Case("ep_combine", symbols, inputs="routed", **kinds)
+        yield Case("ep_combine", symbols, absent=("fault",), inputs="routed", **kinds)
+        yield Case("ep_combine", symbols, inputs="routed, with a fault", **kinds)
+
+
 CASES: tuple[Case, ...] = (
     *convert_cases(),
     *rms_mix_cases(),
@@ -591,4 +814,9 @@ CASES: tuple[Case, ...] = (
     *grouped_cases("grouped_down", "h", "rows"),
     *dense_cases(),
     *dense_up_cases(),
+    *ep_routing_cases(),
+    *ep_dispatch_cases(),
+    *ep_quantise_cases(),
+    *ep_identity_cases(),
+    *ep_combine_cases(),
 )

@@ -18,6 +18,8 @@ from kernel_cases import (
     Call,
     Case,
     Guarded,
+    Lent,
+    by_argument,
     catalog,
     hold_to_contract,
     make_inputs,
@@ -61,14 +63,14 @@ def test_a_rows_bits_do_not_depend_on_the_cut(case: Case) -> None:
 
 def run_all(case: Case, inputs: Mapping[str, Any]) -> dict[str, Any]:
     arrays = {name: each.copy() for name, each in inputs.items()}
-    for name in case.given:
+    for name in case.arrays:
         if name not in arrays:
             arrays[name] = np.zeros(case.shape_of(name), dtype(case.dtype_of(name)).numpy)
     guarded = {name: unguarded(each) for name, each in arrays.items()}
     for index, (lo, hi) in enumerate(case.bounds):
         call = Call(case, index, lo, hi)
-        run_reference(call, {name: guarded.get(name) for name in case.contract.args})
-    return {name: guarded[name].data for name, e in case.given.items() if e.access != "read"}
+        run_reference(call, by_argument(case, guarded))
+    return {name: guarded[name].data for name, e in case.arrays.items() if e.access != "read"}
 
 
 def unguarded(array: Any) -> Guarded:
@@ -170,10 +172,10 @@ def test_an_access_outside_the_contract_fails(wrong: Callable[..., None], messag
 
 
 def test_a_write_to_an_input_behind_its_back_fails() -> None:
-    def wrong(call: Call, arguments: Mapping[str, Guarded | None]) -> None:
+    def wrong(call: Call, arguments: Mapping[str, Lent]) -> None:
         run_reference(call, arguments)
         x = arguments["x"]
-        assert x is not None
+        assert isinstance(x, Guarded)
         x.raw[x.start] ^= 1
 
     case = Case("convert", {"n": 8, "m": 6}, {"x": "f32", "y": "f16"})

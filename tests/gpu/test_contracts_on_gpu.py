@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
-from kernel_cases import CASES, Call, Case, Guarded, hold_to_contract, run_reference, same
+from kernel_cases import CASES, Call, Case, Guarded, Lent, hold_to_contract, run_reference, same
 
 from graphc.backends.cuda.kernels import Kernels, kernel_call
 from graphc.backends.cuda.memory import Gpu
@@ -18,6 +18,12 @@ from graphc.kernels.render import image
 SLACK = 512  # bytes around an argument, so that it can lie at the alignment it has on the host
 
 
+def tuple_of(lent: Lent) -> tuple[Guarded, ...]:
+    if lent is None:
+        return ()
+    return lent if isinstance(lent, tuple) else (lent,)
+
+
 class Bench:
     """Runs one piece of a kernel at a time over copies of its guarded arguments."""
 
@@ -28,18 +34,21 @@ class Bench:
             self.gpu.count_word = driver.allocate(4)
             self.stream = driver.create_stream(0)
 
-    def run(self, call: Call, arguments: Mapping[str, Guarded | None]) -> None:
+    def run(self, call: Call, arguments: Mapping[str, Lent]) -> None:
+        arrays = {name: tuple_of(each) for name, each in arguments.items()}
         with current(self.driver, self.gpu.context):
-            lent = {name: self.lend(each) for name, each in arguments.items() if each is not None}
+            lent = {name: [self.lend(each) for each in own] for name, own in arrays.items()}
             try:
-                self.launch(call, {name: data for name, (_, _, data) in lent.items()})
-                for name, (_, raw, _) in lent.items():
-                    each = arguments[name]
-                    assert each is not None
-                    self.driver.read(each.raw.ctypes.data, raw, each.raw.nbytes)
+                self.launch(
+                    call, {name: [data for _, _, data in own] for name, own in lent.items()}
+                )
+                for name, own in lent.items():
+                    for each, (_, raw, _) in zip(arrays[name], own, strict=True):
+                        self.driver.read(each.raw.ctypes.data, raw, each.raw.nbytes)
             finally:
-                for block, _, _ in lent.values():
-                    self.driver.free(block)
+                for own in lent.values():
+                    for block, _, _ in own:
+                        self.driver.free(block)
 
     def lend(self, each: Guarded) -> tuple[int, int, int]:
         """The allocation, where the raw bytes begin in it, and where the data does."""
@@ -48,7 +57,7 @@ class Bench:
         self.driver.write(raw, each.raw.ctypes.data, each.raw.nbytes)
         return block, raw, raw + each.start
 
-    def launch(self, call: Call, addresses: Mapping[str, int]) -> None:
+    def launch(self, call: Call, addresses: Mapping[str, Sequence[int]]) -> None:
         case = call.case
         dtypes = {name: case.dtype_of(name) for name in case.given}
         rendered = image(case.contract, case.call, dtypes, self.gpu.facts.capability)
@@ -60,7 +69,12 @@ class Bench:
             rendered,
             self.gpu,
             function=function,
-            pointers=[("Q", addresses.get(name, 0)) for name in rendered.pointers],
+            pointers=[
+                (f"{rendered.tables[name]}Q", tuple(addresses[name]) or (0,) * ranks)
+                if (ranks := rendered.tables.get(name))
+                else ("Q", next(iter(addresses[name]), 0))
+                for name in rendered.pointers
+            ],
             capacity=None if case.count is None else case.axis.extent,
             priority=0,
         )

@@ -20,6 +20,8 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90a", "sm_100")
 FULL = {
     "n": 16384, "m": 2560, "k": 2560, "out": 512, "tokens": 16384, "hidden": 2560, "experts": 512,
     "top_k": 10, "ff": 640, "pieces": 8, "ends": 257, "pairs": 163840,
+    "capacity": 4096, "ranks": 8, "slots": 8, "local": 16, "parts": 16, "rows": 32768, "scales": 20,
+    "words": 1,
 }  # fmt: skip
 
 
@@ -32,8 +34,9 @@ def cubins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 def full(name: str) -> Case:
     contract = catalog().contract(name)
-    types = {"y": "f16"} if name == "convert" else {}
-    return Case(name, {symbol: FULL[symbol] for symbol in contract.symbols}, types)
+    fp8 = {"x": "fp8_e4m3", "y": "fp8_e4m3"}
+    types = {"convert": {"y": "f16"}, "ep_dispatch": fp8, "ep_identity": {"x": "fp8_e4m3"}}
+    return Case(name, {symbol: FULL[symbol] for symbol in contract.symbols}, types.get(name, {}))
 
 
 def compile_case(case: Case, arch: str) -> bytes:
