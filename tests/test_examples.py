@@ -19,6 +19,7 @@ SAYS = {
     "peer_layer.py": "all schedules left the same bits",
     "plan_file.py": "the same bits: True",
     "replay_loop.py": " 41 rows in use",
+    "sweep_peer_layer.py": "the winner, compiled from",
 }
 
 
