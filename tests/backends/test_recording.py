@@ -301,6 +301,8 @@ def test_the_offset_of_a_clock_lies_between_what_waits_on_either_side() -> None:
     assert spans["a"] == Span(10.0, 20.0)
     assert clock_text(2, 1, [found]).endswith("9.0 us either way")
     assert clock_text(3, 1, [found]) == "nothing ran on it"
+    torn = {2: Offset(4.0, 1.0)}  # events of two GPUs that cannot both be right
+    assert "contradict what waits for what by 1.5 us" in clock_text(2, 1, [torn])
 
 
 def test_clocks_are_bound_by_way_of_others() -> None:

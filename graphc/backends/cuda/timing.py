@@ -184,6 +184,8 @@ def clock_text(context: int, home: int, offsets: Sequence[Mapping[int, Offset]])
     if not own:
         return "nothing ran on it"
     doubt = median(each.most_us - each.least_us for each in own) / 2
+    if doubt < 0:
+        return f"its own clock, whose ops contradict what waits for what by {-doubt:.1f} us"
     return f"its own clock, placed by what waits for what: {doubt:.1f} us either way"
 
 
