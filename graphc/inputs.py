@@ -29,6 +29,7 @@ FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT, Role.STATE)
 BINADES = 2  # bits of the exponent that vary
 POISON = 0xFF
 ODD_SHARE = 1 / 16
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # spreads small numbers over 64 bits
 AT_ONCE = 1 << 18  # elements that are made together, so that making them takes no more memory
 
 # dtype -> (bits of the mantissa, bits of the exponent, exponent bias)
@@ -168,10 +169,13 @@ class Scramble:
 
     def codes(self, start: int, stop: int) -> NDArray[np.uint64]:
         mask = np.uint64((1 << self.bits) - 1)
-        codes = np.arange(start, stop, dtype=np.uint64) + self.offset
-        codes &= mask
+        index = np.arange(start, stop, dtype=np.uint64)
+        codes = (index + self.offset) & mask
+        # Where numbers come again they come in another order: no two rows of a weight are alike.
+        turns = (index >> np.uint64(self.bits)) * GOLDEN >> np.uint64(64 - self.bits)
         for factor in self.factors:
             codes *= factor
             codes &= mask
             codes ^= codes >> np.uint64(self.bits // 2)
+            codes ^= turns
         return codes

@@ -38,6 +38,17 @@ def test_weights_keep_sums_of_order_one() -> None:
     assert 0.02 < np.abs(weight @ x).mean() < 1.0
 
 
+def test_rows_of_a_weight_are_apart_where_values_come_again() -> None:
+    """With equal rows for many experts a router would see nothing but ties."""
+    weight = random_array(Buffer("w", "g0", "f16", (512, 2560), role=Role.WEIGHT))
+    assert len(np.unique(weight.view("u2"), axis=0)) == 512
+    x = random_array(Buffer("x", "g0", "f32", (128, 2560)))
+    logits = x @ weight.T.astype(np.float32)
+    chosen = np.argsort(-logits, axis=1)[:, :10]
+    assert 0.45 < (chosen < 256).mean() < 0.55
+    assert np.bincount(chosen.ravel(), minlength=512).max() < 25
+
+
 def test_integers_are_a_permutation() -> None:
     array = random_array(Buffer("ids", "g0", "i32", (10, 10)))
     assert sorted(array.ravel().tolist()) == list(range(100))
