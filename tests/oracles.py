@@ -53,7 +53,7 @@ def commute(program: Program, one: Op, two: Op, first: Access, second: Access) -
     if first.argument != second.argument:
         return False
     if first.mode is Mode.SCATTER:
-        return one.step == two.step
+        return one.kin == two.kin
     if not is_same_function(one, two):
         return False
     kind = program.buffers[first.region.buffer].dtype
@@ -106,6 +106,15 @@ def conflict_within_steps(program: Program) -> set[str]:
         for one, two in combinations(program.ops, 2)
         if one.step == two.step and in_conflict(program, slots, one, two)
     }
+
+
+def conflict_within_kin(program: Program) -> bool:
+    """Whether two pieces or ranks of one op meet where they must not."""
+    slots = layout(program)
+    return any(
+        one.kin == two.kin and in_conflict(program, slots, one, two)
+        for one, two in combinations(program.ops, 2)
+    )
 
 
 def hazard_pairs(program: Program) -> set[tuple[str, str]]:
@@ -284,7 +293,11 @@ class Machine:
         match access.mode:
             case Mode.SCATTER:
                 first, _ = real_bytes(self.program, op, access, self.count)
-                mine = (first + np.arange(len(target))) % op.piece.of == op.piece.index
+                of, index = op.piece.of, op.piece.index
+                if op.family:
+                    rank = int(op.step.split("/")[0].removeprefix("rank."))
+                    of, index = of * len(self.program.rank_devices), of * rank + index
+                mine = (first + np.arange(len(target))) % of == index
                 target[mine] = pattern[mine]
             case Mode.ACCUMULATE if not dtype(
                 self.program.buffers[access.region.buffer].dtype

@@ -23,7 +23,9 @@ from oracles import (
     real_bytes,
     topological,
 )
-from strategies import programs, random_program
+from spmd import random_spmd_program, spmd_programs
+from strategies import programs as single_programs
+from strategies import random_program
 
 from graphc.ir import Graph, Memory, Program, Schedule, Settings, Wait
 from graphc.passes.assign_streams import assign_streams
@@ -33,6 +35,8 @@ from graphc.passes.plan_memory import plan_memory, separate
 from graphc.text.diagnostics import CompilerBug
 from graphc.verify import verify
 
+PROGRAMS = st.one_of(single_programs(), spmd_programs())
+SMALL = st.one_of(single_programs(max_steps=5), spmd_programs(max_steps=3))
 STREAMS = st.integers(1, 4)
 MEMORY = st.sampled_from(("concurrent", "tight"))
 RANDOM_SCHEDULES = 1000  # whose every wait and edge is taken away in turn
@@ -53,7 +57,7 @@ def position(program: Program) -> dict[str, int]:
 # Law 1
 
 
-@given(programs())
+@given(PROGRAMS)
 def test_the_closure_of_the_edges_is_the_closure_of_all_hazards(program: Program) -> None:
     graph = infer_dependencies(program)
     behind = closure([op.name for op in program], hazard_pairs(program))
@@ -62,7 +66,7 @@ def test_the_closure_of_the_edges_is_the_closure_of_all_hazards(program: Program
     }
 
 
-@given(programs())
+@given(PROGRAMS)
 def test_program_order_is_an_order_of_the_edges(program: Program) -> None:
     graph = infer_dependencies(program)
     place = position(graph.program)
@@ -71,7 +75,7 @@ def test_program_order_is_an_order_of_the_edges(program: Program) -> None:
     assert all(hazards for _, _, hazards in graph.edges.edges(data="hazards"))
 
 
-@given(programs(), st.integers(0, 12))
+@given(PROGRAMS, st.integers(0, 12))
 def test_bytes_that_meet_at_any_count_are_ordered(program: Program, count: int) -> None:
     in_use = None if program.capacity is None else min(count, program.capacity)
     ordered = ordered_pairs(infer_dependencies(program), program)
@@ -98,7 +102,7 @@ def test_bytes_that_meet_at_any_count_are_ordered(program: Program, count: int) 
 # Law 3
 
 
-@given(programs(), MEMORY, STREAMS)
+@given(PROGRAMS, MEMORY, STREAMS)
 def test_every_finished_schedule_verifies(program: Program, memory: str, max_streams: int) -> None:
     _, _, schedule = compiled(program, memory, max_streams)
     verify(schedule)
@@ -106,7 +110,7 @@ def test_every_finished_schedule_verifies(program: Program, memory: str, max_str
     assert not schedule.program.ops or not has_race(schedule)
 
 
-@given(programs(), MEMORY, STREAMS)
+@given(PROGRAMS, MEMORY, STREAMS)
 def test_streams_keep_the_edges_and_edges_keep_the_graph(
     program: Program, memory: str, max_streams: int
 ) -> None:
@@ -124,7 +128,7 @@ def objections(program: Program, memory: str, max_streams: int) -> int:
     return objections_to_damage(*compiled(program, memory, max_streams))
 
 
-@given(programs(), MEMORY, STREAMS)
+@given(PROGRAMS, MEMORY, STREAMS)
 def test_no_wait_and_no_edge_can_go(program: Program, memory: str, max_streams: int) -> None:
     objections(program, memory, max_streams)
 
@@ -140,10 +144,20 @@ def test_no_wait_of_a_thousand_random_schedules_can_go(part: int) -> None:
     assert objected > RANDOM_SCHEDULES
 
 
+@pytest.mark.parametrize("part", range(2))
+def test_no_wait_of_random_schedules_of_many_ranks_can_go(part: int) -> None:
+    objected = 0
+    for seed in range(part, RANDOM_SCHEDULES // 5, 2):
+        rng = Random(seed)
+        program = random_spmd_program(rng, max_steps=rng.randint(1, 5))
+        objected += objections(program, "concurrent", rng.randint(1, 4))
+    assert objected > RANDOM_SCHEDULES // 5
+
+
 # The verifier against the oracle
 
 
-@given(programs(max_steps=5), STREAMS, st.integers(0, 2**32).map(Random))
+@given(SMALL, STREAMS, st.integers(0, 2**32).map(Random))
 def test_verify_and_the_oracle_agree_on_damaged_schedules(
     program: Program, max_streams: int, rng: Random
 ) -> None:
@@ -162,7 +176,7 @@ def test_verify_and_the_oracle_agree_on_damaged_schedules(
 # Law 5
 
 
-@given(programs(), MEMORY, STREAMS, st.integers(0, 12), st.integers(0, 2**32).map(Random))
+@given(PROGRAMS, MEMORY, STREAMS, st.integers(0, 12), st.integers(0, 2**32).map(Random))
 def test_any_legal_interleaving_leaves_the_bytes_of_program_order(
     program: Program, memory: str, max_streams: int, count: int, rng: Random
 ) -> None:
@@ -191,7 +205,7 @@ def test_any_legal_interleaving_leaves_the_bytes_of_program_order(
 # Memory
 
 
-@given(programs())
+@given(PROGRAMS)
 def test_concurrent_memory_adds_no_order_and_tight_counts_what_it_adds(program: Program) -> None:
     inferred = infer_dependencies(program)
     same, concurrent = plan_memory(inferred, "concurrent")
@@ -205,7 +219,7 @@ def test_concurrent_memory_adds_no_order_and_tight_counts_what_it_adds(program: 
     assert all(each.nbytes >= 0 for each in tight.allocations), total
 
 
-@given(programs(), MEMORY)
+@given(PROGRAMS, MEMORY)
 def test_every_touched_buffer_lies_in_its_allocation(program: Program, memory: str) -> None:
     _, planned = plan_memory(infer_dependencies(program), memory)
     allocations = {each.name: each for each in planned.allocations}
