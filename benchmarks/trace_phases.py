@@ -118,6 +118,8 @@ def tell(found: Trace, each: Candidate, plain_us: float) -> None:
     print(f"  {len(found.replay.strays)} strays, {len(found.missing)} missing; {recording.clocks}")
     for note in recording.notes:
         print(f"  {note}")
+    for stray in found.replay.strays:
+        print(f"  {stray.what}: {stray.why}")
     for phase in found.phases:
         causes = ", ".join(f"{name} {us:.0f}" for name, us in phase.waited_for.items() if us >= 1)
         print(

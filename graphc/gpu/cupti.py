@@ -25,6 +25,7 @@ class Activity:
 
     kind: NodeKind
     what: str  # the name of the kernel's function; empty for others
+    shape: tuple[int, ...]  # of kernels: the grid, then the block
     nbytes: int  # of copies and fills
     start_ns: int
     stop_ns: int
@@ -100,11 +101,11 @@ class Cupti:
             if source := getattr(each, "source_graph_node_id", 0):  # from CUPTI 13.4 on
                 self.made_of.setdefault(each.graph_node_id, source)
             if each.kind == kinds.CONCURRENT_KERNEL:
-                self.records.append(activity(NodeKind.KERNEL, each, each.name, 0))
+                self.records.append(activity(NodeKind.KERNEL, each, 0, each.name, shape_of(each)))
             elif each.kind in copies:
-                self.records.append(activity(NodeKind.COPY, each, "", each.bytes))
+                self.records.append(activity(NodeKind.COPY, each, each.bytes))
             elif each.kind == kinds.MEMSET:
-                self.records.append(activity(NodeKind.FILL, each, "", each.bytes))
+                self.records.append(activity(NodeKind.FILL, each, each.bytes))
 
     def node_ids(self, nodes: Sequence[int]) -> Mapping[int, int]:
         own = {self.api.get_graph_node_id(node): node for node in nodes}
@@ -155,10 +156,18 @@ def cupti_module() -> Any:
     return cupti
 
 
-def activity(kind: NodeKind, record: Any, what: str, nbytes: int) -> Activity:
+def shape_of(record: Any) -> tuple[int, ...]:
+    grid = record.grid_x, record.grid_y, record.grid_z
+    return (*grid, record.block_x, record.block_y, record.block_z)
+
+
+def activity(
+    kind: NodeKind, record: Any, nbytes: int, what: str = "", shape: tuple[int, ...] = ()
+) -> Activity:
     return Activity(
         kind,
         what or "",
+        shape,
         nbytes,
         record.start,
         record.end,

@@ -21,6 +21,14 @@ KIND_OF = {KernelCall: KINDS.CONCURRENT_KERNEL, CopyCall: KINDS.MEMCPY, FillCall
 NODE_US = 10  # every node takes as long, one after the other, and starts 1 us after the last
 
 
+def shape_of(call: Any) -> dict[str, int]:
+    if not isinstance(call, KernelCall):
+        return {}
+    sizes = (*call.grid, *call.block)
+    names = (f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
+    return dict(zip(names, sizes, strict=True))
+
+
 class FakeCupti:
     """What ``from cupti import cupti`` gives."""
 
@@ -127,6 +135,7 @@ class TracedDriver(RecordingDriver):
         record = Space(
             kind=KIND_OF[type(call)],
             name=self.named[call.function] if isinstance(call, KernelCall) else "",
+            **shape_of(call),
             bytes=call.nbytes if isinstance(call, CopyCall) else 0,
             start=start,
             end=start + NODE_US * 1000,

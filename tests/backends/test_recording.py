@@ -109,7 +109,11 @@ def spoiled(**changes: Any) -> Any:
     [
         ({"graph_node_id": 7}, "its node belongs to no op"),
         ({"graph_node_id": 0}, "it names no node"),
-        ({"name": "other"}, "its node is 'affine/piece.0', which calls affine"),
+        (
+            {"grid_x": 7},
+            "its node is 'affine/piece.0', a kernel of 1x1x1 blocks of 64x1x1 threads, "
+            "and this one has 7x1x1 blocks of 64x1x1 threads",
+        ),
         ({"kind": 1, "bytes": 4}, "its node is the kernel of 'affine/piece.0'"),
         ({"start": 6_000_000, "end": 0}, "it has no times"),
     ],
@@ -123,6 +127,18 @@ def test_what_cannot_be_matched_is_told_and_not_guessed(changes: Any, why: str) 
         assert stray.why == why
         assert "affine/piece.0" not in each.spans
     assert found.missing == ("affine/piece.0",)
+
+
+def test_a_kernel_of_another_name_counts_by_node_and_shape_and_is_noted() -> None:
+    """CUPTI keeps the names of functions that were unloaded, for those that come to their place."""
+    graph, recorder, _ = traced(spoiled(name="an_old_one"))
+    with graph:
+        found = graph.record(2, way=Way.CUPTI, recorder=recorder)
+    assert found.missing == ()
+    assert not any(each.strays for each in found.replays)
+    (note,) = found.notes
+    assert "the kernels of 1 ops otherwise than the plan" in note
+    assert "affine of 'affine/piece.0', which it calls an_old_one" in note
 
 
 def test_a_copy_of_other_bytes_is_a_stray() -> None:

@@ -1,8 +1,10 @@
 """Records of CUPTI -> when each op ran: by the node that a record names, and by nothing else.
 
 A record counts for an op if its node was made of one of the op's nodes *and* it is what that node
-does: the same kernel, or as many bytes. All others are strays, with the reason; an op's span
-reaches from the first of its records to the last.
+does: a kernel of the same grid and block, or a copy of as many bytes. All others are strays, with
+the reason; an op's span reaches from the first of its records to the last. That a kernel bears
+another name is noted and no more: in a process that has unloaded kernels and loaded others, CUPTI
+gives old names to new functions.
 """
 
 from __future__ import annotations
@@ -79,7 +81,8 @@ class Expected:
     op: str
     unit: int  # the number of the graph
     kind: NodeKind
-    entry: str = ""  # of a kernel; empty where any will do
+    entry: str = ""  # of a kernel; empty where it is not known
+    shape: tuple[int, ...] = ()  # of a kernel: grid and block
     nbytes: int | None = None  # of a copy or fill; None where any will do
 
 
@@ -87,7 +90,7 @@ def expected_of(op: str, unit: int, call: Call, entry: str) -> Expected | None:
     """What the records of a node should say; None if it has none."""
     match call:
         case KernelCall():
-            return Expected(op, unit, NodeKind.KERNEL, entry)
+            return Expected(op, unit, NodeKind.KERNEL, entry, (*call.grid, *call.block))
         case CopyCall():
             return Expected(op, unit, NodeKind.COPY, nbytes=call.nbytes)
         case FillCall():
@@ -118,7 +121,10 @@ def record_replays(
     others = [stray for each in launches if not each.spans for stray in each.strays]
     if not replays:
         raise unmatched(others, len(records))
-    notes = tuple(notes_of(recorder.dropped(), others, len(replays), rounds))
+    notes = (
+        *notes_of(recorder.dropped(), others, len(replays), rounds),
+        *renamed(records, by_node),
+    )
     return Recording(Way.CUPTI, replays, {}, notes)
 
 
@@ -193,11 +199,38 @@ def why_not(record: Activity, expected: Expected | None) -> str | None:
         return None
     if record.kind is not expected.kind:
         return f"its node is the {expected.kind} of '{expected.op}'"
-    if expected.entry and record.what != expected.entry:
-        return f"its node is '{expected.op}', which calls {expected.entry}"
+    if expected.shape and record.shape != expected.shape:
+        planned, found = shape_text(expected.shape), shape_text(record.shape)
+        return f"its node is '{expected.op}', a kernel of {planned}, and this one has {found}"
     if expected.nbytes is not None and record.nbytes != expected.nbytes:
         return f"its node is '{expected.op}', of {expected.nbytes} bytes"
     return None
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """
+    >>> shape_text((132, 1, 1, 256, 1, 1))
+    '132x1x1 blocks of 256x1x1 threads'
+    """
+    grid, block = ("x".join(map(str, part)) for part in (shape[:3], shape[3:]))
+    return f"{grid} blocks of {block} threads"
+
+
+def renamed(records: Iterable[Activity], expected: Mapping[int, Expected]) -> Iterator[str]:
+    """The kernels that count for an op and bear another name than the plan's."""
+    names = {}
+    for each in records:
+        planned = expected.get(each.node)
+        if planned is None or not planned.entry or why_not(each, planned) is not None:
+            continue
+        if each.what != planned.entry:
+            names[planned.op] = (planned.entry, each.what)
+    if names:
+        op, (planned_name, found) = next(iter(names.items()))
+        yield (
+            f"CUPTI calls the kernels of {len(names)} ops otherwise than the plan, such as "
+            f"{planned_name} of '{op}', which it calls {found}: they count by node and shape"
+        )
 
 
 def text_of(record: Activity) -> str:
