@@ -32,6 +32,7 @@ from graphc.text.expr import (
     evaluate,
     evaluate_number,
     evaluate_text,
+    evaluate_word,
 )
 from graphc.text.load import Document, PathInFile, Place, Site, kind, read_yaml
 from graphc.text.suggest import did_you_mean
@@ -43,6 +44,12 @@ class Given:
 
     value: Any
     span: Span
+    is_expression: bool = False  # of a preset: text that begins with '=', over the params above
+
+    def in_scope(self, scope: Mapping[str, Any]) -> Given:
+        if not self.is_expression:
+            return self
+        return Given(evaluate_word(self.value, scope, self.span), self.span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +100,9 @@ def values_of(
     for name, param in spec.params.items():
         at = spec.site["params"][name]
         check_name(name, "a param", at, faults)
-        set_to = chosen.get(name, Given(param.default, at["default"].span))
+        set_to = default = Given(param.default, at["default"].span)
+        with faults.collecting():
+            set_to = chosen.get(name, default).in_scope(scope)
         params[name] = checked_type(name, param, set_to, at, faults)
         scope[name] = params[name]
     counts = [name for name, param in spec.params.items() if param.count]
@@ -133,7 +142,8 @@ def chosen_values(
     if preset is not None and preset in spec.presets:
         at = spec.site["presets"][preset]
         for name, value in spec.presets[preset].items():
-            chosen[name] = Given(value, at[name].span)
+            is_expression = isinstance(value, str) and value.startswith("=")
+            chosen[name] = Given(value, at[name].span, is_expression)
     elif preset is not None:
         known = ", ".join(spec.presets) or "none"
         hint = did_you_mean(preset, spec.presets) or f"the presets are: {known}"

@@ -528,6 +528,14 @@ def test_no_damage_to_a_spec_breaks_the_front_end(index: int, data: st.DataObjec
         assert found.program is not None
 
 
+def test_the_value_of_a_preset_may_follow_from_the_params_above() -> None:
+    text = CHAIN.replace("pieces: 3}}", "pieces: =hidden // layers}}")
+    for layers in (2, 4):
+        assert built(text, preset="wide", layers=layers).params["pieces"] == 64 // layers
+    wrong = text.replace("=hidden // layers", "=hiden")
+    assert codes(wrong, preset="wide") == {"unknown-name"}
+
+
 @pytest.mark.parametrize(
     "path", sorted(shipped("specs").glob("*.yaml")), ids=lambda path: path.stem
 )
