@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 SUITE = ("tests/passes", "tests/test_verify.py", "tests/laws")
 CALLS = ("tests/kernels/test_contract.py",)
 CONTRACTS = ("tests/test_contracts_hold.py",)
+DIVIDED = ("tests/test_verify_units.py", "tests/laws/test_unit_laws.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ ACCESSES = "graphc/verify/accesses.py"
 REGIONS = "graphc/verify/regions.py"
 SHARED = "graphc/verify/memory.py"
 VERDICT = "graphc/verify/__init__.py"
+BETWEEN = "graphc/verify/units.py"
 
 MUTANTS = (
     Mutant(
@@ -81,7 +83,7 @@ MUTANTS = (
     Mutant(
         INFER,
         "lets scatters of all steps commute",
-        'return ("scatter", (op.step, access.argument)), WRITES',
+        'return ("scatter", (op.kin, access.argument)), WRITES',
         'return ("scatter", 0), WRITES',
     ),
     Mutant(
@@ -226,8 +228,8 @@ MUTANTS = (
     Mutant(
         EVENTS,
         "forgets to join a stream",
-        "joins, _ = knowledge.missing(list(tails.values()), by_stream[placed.origin])",
-        "joins, _ = knowledge.missing(list(tails.values())[1:], by_stream[placed.origin])",
+        "joins, _ = knowledge.missing(list(tails.values()), by_stream[part.origin])",
+        "joins, _ = knowledge.missing(list(tails.values())[1:], by_stream[part.origin])",
     ),
     Mutant(
         EVENTS,
@@ -390,6 +392,237 @@ MUTANTS = (
         "does not see a stream that never joins",
         "            if not self.is_before(number, end):\n                yield number, end",
         "            pass",
+    ),
+    Mutant(
+        TRACE,
+        "units: an await tells nothing",
+        "if type(op.work) is not Await:",
+        "if True:",
+        DIVIDED,
+    ),
+    Mutant(
+        TRACE,
+        "units: a handshake is of this launch",
+        "signals = self.earlier if each.is_handshake else self.sent",
+        "signals = self.sent",
+        DIVIDED,
+    ),
+    Mutant(
+        TRACE,
+        "units: a handshake is of any launch, this one's first",
+        "signals = self.earlier if each.is_handshake else self.sent",
+        "signals = {**self.earlier, **self.sent}",
+        DIVIDED,
+    ),
+    Mutant(
+        TRACE,
+        "units: free ones have one caller",
+        "        if is_free(schedule):\n            groups",
+        "        if False:\n            groups",
+        DIVIDED,
+    ),
+    Mutant(
+        TRACE,
+        "units: launches of a unit are in no order",
+        "            if unit in self.callers:",
+        "            if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        TRACE,
+        "units: what runs before the beginning is not seen",
+        "elif not self.is_before(counted.get(unit, number), number):",
+        "elif False:",
+        DIVIDED,
+    ),
+    Mutant(
+        TRACE,
+        "units: a unit ends whenever",
+        "end = ends[unit if unit in ends else ALL_UNITS]",
+        "end = max(ends.values())",
+        DIVIDED,
+    ),
+    Mutant(
+        EXAMINE,
+        "units: entries are looked at by themselves",
+        "yield from product(schedules, repeat=2)",
+        "yield from ((each, each) for each in schedules)",
+        DIVIDED,
+    ),
+    Mutant(
+        EXAMINE,
+        "units: one launch is enough",
+        "if any(is_free(each) for each in schedules):",
+        "if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        EXAMINE,
+        "units: callers beside units are not looked at",
+        "with_caller=len(launches) > 1",
+        "with_caller=False",
+        DIVIDED,
+    ),
+    Mutant(
+        ACCESSES,
+        "units: scatters of two launches commute",
+        "return action.op.kin, access.argument, action.replay",
+        "return action.op.kin, access.argument",
+        DIVIDED,
+    ),
+    Mutant(
+        ACCESSES,
+        "units: scatters of two ranks do not commute",
+        "return action.op.kin, access.argument, action.replay",
+        "return action.op.step, access.argument, action.replay",
+        DIVIDED,
+    ),
+    Mutant(
+        ACCESSES,
+        "units: a caller beside a unit has the memory of all",
+        "if devices is None or buffer.device in devices:",
+        "if True:",
+        DIVIDED,
+    ),
+    Mutant(
+        ACCESSES,
+        "units: a caller beside a unit has state",
+        "roles = WRITTEN_BESIDE if is_before else READ_BESIDE",
+        "pass",
+        DIVIDED,
+    ),
+    Mutant(
+        ACCESSES,
+        "units: extents of entries are not brought together",
+        "self.growth = nominal // schedule.program.nominal",
+        "self.growth = 1",
+        DIVIDED,
+    ),
+    Mutant(
+        ACCESSES,
+        "units: a buffer is one in all entries, wherever it lies",
+        "        slot.allocation,\n        slot.offset,\n        slot.offset + buffer.nbytes,",
+        "        name,\n        0,\n        buffer.nbytes,",
+        DIVIDED,
+    ),
+    Mutant(
+        SHARED,
+        "units: a buffer is in use from its first launch to its last",
+        "by_replay.setdefault(trace.actions[touch.action].replay, [])",
+        "by_replay.setdefault(0, [])",
+        DIVIDED,
+    ),
+    Mutant(
+        REGIONS,
+        "region: a rank's row is any row",
+        "return (rows.factor, rows.factor + 1) if is_there else None",
+        "return 0, buffer.rows",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: a signal is heard by whom it is not sent to",
+        "if unit not in known.work.to:",
+        "if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: a signal may come later",
+        "if known.at > at:",
+        "if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: a unit may await its own signal",
+        "    if known.unit == unit:",
+        "    if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: whose signal it is does not matter",
+        "    if known.unit != awaited.unit:",
+        "    if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: another entry may signal in this launch",
+        "    if awaited.entry != entry:",
+        "    if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: events lead anywhere",
+        "if recorded.get(each.event, unit) != unit:",
+        "if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: edges lead anywhere",
+        "if unit_of.get(one) != unit_of.get(two):",
+        "if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: devices are shared",
+        "            if device in owners:\n",
+        "            if False:\n",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: nothing needs to count launches",
+        "        if part.name not in begins:",
+        "        if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: a unit may begin late",
+        "if unit not in begun and each.op != begins[unit]:",
+        "if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: streams of no unit",
+        "        if stream.device not in owners:",
+        "        if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: units begin on any stream",
+        'if owners.get(device_of.get(unit.origin, "")) != unit.name:',
+        "if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: allocations of one name are several",
+        "if allocations.setdefault(each.name, each) != each:",
+        "if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: what outlives a launch may be another buffer",
+        "if kept.setdefault(name, facts) != facts:",
+        "if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
+        "units: entries are launched in two ways",
+        "if is_free(each) != is_free(first):",
+        "if False:",
+        DIVIDED,
     ),
     Mutant(
         "templates/moe_combine.cu.j2",

@@ -289,6 +289,30 @@ def test_scratch_of_two_entries_meets_by_its_bytes() -> None:
     assert "'touch p' of 'one' before" in found
 
 
+def in_one_arena(*steps: tuple[str, Op] | Instruction) -> Schedule:
+    """With two buffers of the right unit on the same bytes."""
+    buffers = {**BUFFERS, "p": Buffer("p", "g1", "u8", (8,)), "q": Buffer("q", "g1", "u8", (8,))}
+    made = divided(*BOTH, *steps, buffers=buffers)
+    slots = {**made.memory.slots, "p": Slot("arena", 0), "q": Slot("arena", 0)}
+    arena = Allocation("arena", "g1", 8)
+    return replace(made, memory=Memory((*made.memory.allocations, arena), slots))
+
+
+def test_scratch_shares_bytes_launch_after_launch() -> None:
+    """A buffer is done with at the end of each launch, not of the last."""
+    first, second = op("p", "b", ("p", U)), op("q", "b", ("q", U))
+    verify(in_one_arena(first, second))
+    crossed = (op("p.w", "b", ("p", W)), second, op("p.r", "b", ("p", R)))
+    assert "'p' and 'q' share memory, and both are in use at once" in faults(in_one_arena(*crossed))
+
+
+def test_what_gave_way_to_a_buffer_may_meet_it_in_the_next_launch() -> None:
+    """The left unit is a launch ahead: it writes `p` while the right one still writes `q`."""
+    begun = (signal("begun", "a"), hear("b", "begun"))
+    found = faults(in_one_arena(op("p", "a", ("p", W)), *begun, op("q", "b", ("q", W))))
+    assert "'p' and 'q' of the replay before touch p[0:8] (write-after-write)" in found
+
+
 def test_entries_with_other_pieces_meet_at_one_extent() -> None:
     """A half at the nominal extent of 2 is rows 3 to 6 at that of 6."""
     rows = {"w": Buffer("w", "g1", "u8", (6,), 1)}

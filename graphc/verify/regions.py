@@ -90,9 +90,6 @@ class Reach:
             case RowsKind.RING:
                 return self.slot(op, rows.factor, buffer)
             case RowsKind.ROW:
-                is_there = 0 <= rows.factor < buffer.rows and not buffer.per_count
-                return (rows.factor, rows.factor + 1) if is_there else None
-            case RowsKind.ROW:
                 # Rows that follow the count have no row of their own for a rank.
                 is_there = not buffer.per_count and 0 <= rows.factor < buffer.rows
                 return (rows.factor, rows.factor + 1) if is_there else None

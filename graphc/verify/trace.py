@@ -310,9 +310,9 @@ class Issue:
     ) -> None:
         """The caller, before or after a launch: once for all units, or for each on its origin."""
         every = origins(schedule)
-        groups = (
-            [(each[0], [each]) for each in every] if is_free(schedule) else [(ALL_UNITS, every)]
-        )
+        groups = [(ALL_UNITS, every)]
+        if is_free(schedule):
+            groups = [(each[0], [each]) for each in every]
         for unit, members in groups:
             keys = [origin if on_streams else name for name, origin in members]
             before = {**self.host}
