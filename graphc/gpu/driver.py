@@ -421,8 +421,10 @@ class CudaDriver:
 
     def memory_ops_node(self, node: int) -> MemoryOpsCall:
         params = check("cuGraphBatchMemOpNodeGetParams", cu.cuGraphBatchMemOpNodeGetParams(node))
-        found = (params.paramArray[at] for at in range(params.count))
-        return MemoryOpsCall(tuple(memory_operation(each) for each in found))
+        # The bindings lose the array that the driver tells: it is read where it lies.
+        first = ctypes.c_uint64.from_address(int(params.getPtr()) + ARRAY_OFFSET).value
+        records = (MemoryOpRecord * params.count).from_address(first)
+        return MemoryOpsCall(tuple(memory_operation(each) for each in records))
 
     def instantiate(self, graph: int, *, use_priorities: bool) -> int:
         flag = cu.CUgraphInstantiate_flags.CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
@@ -514,10 +516,23 @@ def memory_operations(call: MemoryOpsCall) -> list[Any]:
     return found
 
 
-def memory_operation(record: Any) -> MemoryOp:
-    is_wait = record.operation == cu.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WAIT_VALUE_32
-    value = record.waitValue if is_wait else record.writeValue
-    return MemoryOp(is_wait, int(value.address), int(value.value))
+ARRAY_OFFSET = 16  # of the array in CUDA_BATCH_MEM_OP_NODE_PARAMS
+
+
+class MemoryOpRecord(ctypes.Structure):
+    """CUstreamBatchMemOpParams, as far as waits and writes of 32 bits use it."""
+
+    _fields_ = (
+        ("operation", ctypes.c_uint32),
+        ("address", ctypes.c_uint64),
+        ("value", ctypes.c_uint32),
+        ("rest", ctypes.c_uint8 * 28),
+    )
+
+
+def memory_operation(record: MemoryOpRecord) -> MemoryOp:
+    is_wait = record.operation == int(cu.CUstreamBatchMemOpType.CU_STREAM_MEM_OP_WAIT_VALUE_32)
+    return MemoryOp(is_wait, record.address, record.value)
 
 
 class Packed:

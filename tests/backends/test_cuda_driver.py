@@ -16,6 +16,7 @@ from cuda.bindings import driver as cu
 
 from graphc.gpu import driver as real
 from graphc.gpu.probe import gpu_count
+from graphc.gpu.protocol import MemoryOp, MemoryOpsCall
 
 OK = cu.CUresult.CUDA_SUCCESS
 
@@ -97,3 +98,16 @@ def test_nodes_take_attributes_in_the_record_of_their_own_type() -> None:
         # Without a driver the call fails, but not for the types of its arguments.
         with pytest.raises(RuntimeError):
             cu.cuGraphKernelNodeSetAttribute(0, name, value)
+
+
+def test_memory_ops_are_read_as_they_were_written() -> None:
+    call = MemoryOpsCall((MemoryOp(True, 4096, 1), MemoryOp(False, 8192, 7)))
+    records = real.memory_operations(call)
+    found = (real.MemoryOpRecord.from_address(each.getPtr()) for each in records)
+    assert tuple(map(real.memory_operation, found)) == call.operations
+
+
+def test_tables_of_pointers_are_packed_by_value() -> None:
+    arguments = (("3Q", (1, 2, 3)), ("i", -4), ("1Q", (5,)), ("2I", (6, 7)))
+    packed = real.Packed(arguments)
+    assert real.unpack(packed.address, [code for code, _ in arguments]) == arguments
