@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
+import numpy as np
+from oracles import Machine
 from strategies import random_program
 from unit_oracles import Node, callers, event_graph, heard
 
+from graphc.backends.interleaving import Step
 from graphc.ir import (
     Await,
     Division,
@@ -18,6 +22,7 @@ from graphc.ir import (
     Op,
     Placed,
     Program,
+    Role,
     Schedule,
     Settings,
 )
@@ -148,3 +153,53 @@ def without(schedule: Schedule, op: Op, gone: object) -> Schedule:
     rest = Await(tuple(each for each in op.work.signals if each != gone))
     ops = tuple(replace(each, work=rest) if each is op else each for each in schedule.program)
     return replace(schedule, program=replace(schedule.program, ops=ops))
+
+
+# Launches one after the other, with a caller who brings other inputs for each
+
+FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT)
+FETCHED = (Role.OUTPUT, Role.INOUT)
+
+
+def in_order(launches: Sequence[Schedule]) -> list[Step]:
+    """Each launch in the order of its program."""
+    steps = []
+    for number, schedule in enumerate(launches):
+        units = [each.name for each in schedule.parts]
+        steps += [Step(number, unit, moment="before") for unit in units]
+        steps += [Step(number, "", op) for op in schedule.program]
+        steps += [Step(number, unit, moment="after") for unit in units]
+    return steps
+
+
+class World:
+    """The machine with the caller, who brings other inputs for every launch."""
+
+    def __init__(self, schedules: Sequence[Schedule], count: int | None, poison: int) -> None:
+        self.machines: dict[str, Machine] = {}
+        arrays: dict[str, Any] = {}
+        for each in reversed(schedules):
+            machine = Machine(each.program, each.memory, count, poison)
+            arrays |= machine.arrays
+            machine.arrays = arrays
+            self.machines[each.entry] = machine
+        self.begun: set[tuple[int, str]] = set()
+        self.read: dict[tuple[int, str], bytes] = {}
+
+    def take(self, launches: Sequence[Schedule], step: Step) -> None:
+        schedule = launches[step.launch]
+        machine = self.machines[schedule.entry]
+        if step.op is not None:
+            machine.run(step.op)
+            return
+        for name, buffer in schedule.program.buffers.items():
+            # Mapped memory is the caller's only while all units are idle.
+            if name not in machine.slots or step.unit not in (buffer.device, "all"):
+                continue
+            if step.moment == "before" and buffer.role in FILLED:
+                seed = step.launch * 1000 + sum(map(ord, name))
+                machine.view(name)[:] = np.random.default_rng(seed).integers(
+                    0, 256, buffer.nbytes, np.uint8
+                )
+            if step.moment == "after" and buffer.role in FETCHED:
+                self.read[step.launch, name] = machine.view(name).tobytes()

@@ -47,7 +47,9 @@ from graphc.ir import (
     Transfer,
     Work,
 )
-from graphc.kernels.contract import Argument, Catalog, bind, share_bytes
+from graphc.kernels.bind import bind
+from graphc.kernels.call import Argument, share_bytes
+from graphc.kernels.contract import Catalog
 from graphc.regions import Region
 from graphc.routes import RouteSpec
 from graphc.spec.buffers import Buffers, placed_by_rank
@@ -721,6 +723,14 @@ class Builder:
         if chosen["units"] == "rank" and self.spec.ranks is None:
             text = "'units' cannot be rank: this spec has no ranks"
             self.faults.mistake("bad-value", text, site["units"].span)
+        elif chosen["units"] == "rank" and (pair := self.ranks.together()) is not None:
+            text = (
+                f"'units' cannot be rank: ranks {pair[0]} and {pair[1]} are both on "
+                f"'{self.ranks.placed[pair[0]]}', and units on one device could wait for each "
+                "other for ever"
+            )
+            hint = "use units: device, or give each rank a device of its own"
+            self.faults.mistake("bad-value", text, site["units"].span, hint=hint)
         if chosen["sync"] == "memops" and chosen["launch"] == "free":
             text = "'sync' cannot be memops where 'launch' is free: its flags are used up"
             hint = "a unit may be a replay ahead of another: use sync: flags"

@@ -32,6 +32,15 @@ class Ranks:
         """The devices on which ranks are, by their numbers."""
         return tuple(sorted({*self.placed}, key=lambda name: int(name.removeprefix("gpu"))))
 
+    def together(self) -> tuple[int, int] | None:
+        """The first two ranks that share a device, if any do."""
+        first: dict[str, int] = {}
+        for rank, device in enumerate(self.placed):
+            other = first.setdefault(device, rank)
+            if other != rank:
+                return other, rank
+        return None
+
     def scope(self, rank: Rank | None, scope: Mapping[str, Any]) -> Mapping[str, Any]:
         return scope if rank is None else {**scope, rank.name: rank.number}
 

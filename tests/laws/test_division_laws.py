@@ -9,32 +9,31 @@ from itertools import product
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from division import (
     FREE,
     JOINED,
+    World,
     behind,
     holds,
+    in_order,
     order_of,
     random_entries,
     random_settings,
     scheduled,
     weakened,
 )
-from oracles import Machine, ordered_pairs
+from oracles import ordered_pairs
 from unit_oracles import Node, demands
 
-from graphc.backends.interleaving import Step, interleaving
-from graphc.ir import MAPPED, Await, Division, Emit, Program, Role, Schedule, Signal
+from graphc.backends.interleaving import interleaving
+from graphc.ir import Await, Division, Emit, Program, Schedule, Signal
 from graphc.passes.infer_dependencies import infer_dependencies
 from graphc.text.diagnostics import SpecError
 from graphc.verify import verify
 
 CASES = 800
 PARTS = 4
-FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT)
-FETCHED = (Role.OUTPUT, Role.INOUT)
 
 
 def cases(part: int, *, keeps_after: bool = True) -> Any:
@@ -220,52 +219,6 @@ def test_units_that_run_ahead_leave_the_bytes_of_program_order(part: int) -> Non
                 == expected.machines[turn[0].entry].outcome()
             ), seed
     assert ahead > 500
-
-
-def in_order(launches: Sequence[Schedule]) -> list[Step]:
-    """Each launch in the order of its program."""
-    steps = []
-    for number, schedule in enumerate(launches):
-        units = [each.name for each in schedule.parts]
-        steps += [Step(number, unit, moment="before") for unit in units]
-        steps += [Step(number, "", op) for op in schedule.program]
-        steps += [Step(number, unit, moment="after") for unit in units]
-    return steps
-
-
-class World:
-    """The machine with the caller, who brings other inputs for every launch."""
-
-    def __init__(self, schedules: Sequence[Schedule], count: int | None, poison: int) -> None:
-        self.machines: dict[str, Machine] = {}
-        arrays: dict[str, Any] = {}
-        for each in reversed(schedules):
-            machine = Machine(each.program, each.memory, count, poison)
-            arrays |= machine.arrays
-            machine.arrays = arrays
-            self.machines[each.entry] = machine
-        self.begun: set[tuple[int, str]] = set()
-        self.read: dict[tuple[int, str], bytes] = {}
-
-    def take(self, launches: Sequence[Schedule], step: Step) -> None:
-        schedule = launches[step.launch]
-        machine = self.machines[schedule.entry]
-        if step.op is not None:
-            machine.run(step.op)
-            return
-        for name, buffer in schedule.program.buffers.items():
-            owner = step.unit if buffer.device == MAPPED else buffer.device
-            if name not in machine.slots or step.unit not in (owner, "all"):
-                continue
-            if buffer.device == MAPPED:
-                continue  # the caller's only while all units are idle
-            if step.moment == "before" and buffer.role in FILLED:
-                seed = step.launch * 1000 + sum(map(ord, name))
-                machine.view(name)[:] = np.random.default_rng(seed).integers(
-                    0, 256, buffer.nbytes, np.uint8
-                )
-            if step.moment == "after" and buffer.role in FETCHED:
-                self.read[step.launch, name] = machine.view(name).tobytes()
 
 
 def test_the_cases_are_of_all_kinds() -> None:
