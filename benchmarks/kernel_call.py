@@ -9,8 +9,10 @@ from typing import Any
 from graphc.backends.cuda.kernels import scalars as scalar_arguments
 from graphc.gpu.protocol import Dim, Driver, KernelCall
 from graphc.ir import Buffer
+from graphc.kernels.bind import bind
+from graphc.kernels.call import Argument
 from graphc.kernels.compile import compile_image
-from graphc.kernels.contract import Argument, bind, load_contract
+from graphc.kernels.contract import load_contract
 from graphc.kernels.render import image
 from graphc.text.diagnostics import NOWHERE
 from graphc.text.expr import Record, evaluate_number

@@ -39,7 +39,8 @@ MEMORY = "graphc/passes/plan_memory.py"
 STREAMS = "graphc/passes/assign_streams.py"
 EVENTS = "graphc/passes/insert_events.py"
 SPLIT = "graphc/passes/split_pieces.py"
-CONTRACT = "graphc/kernels/contract.py"
+BIND = "graphc/kernels/bind.py"
+CALL = "graphc/kernels/call.py"
 TRACE = "graphc/verify/trace.py"
 SWEEP = "graphc/verify/sweep.py"
 EXAMINE = "graphc/verify/examine.py"
@@ -349,21 +350,21 @@ MUTANTS = (
         "if False:",
     ),
     Mutant(
-        CONTRACT,
+        CALL,
         "call: overlays are buffers of their own",
         "return buffer.overlay or (buffer.name, 0)",
         "return buffer.name, 0",
         CALLS,
     ),
     Mutant(
-        CONTRACT,
+        BIND,
         "call: those that are alike but for where they meet are one",
         "return arguments, len(options), tuple(values), meetings(given)",
         "return arguments, len(options), tuple(values)",
         CALLS,
     ),
     Mutant(
-        CONTRACT,
+        BIND,
         "call: an axis of any length",
         "if max(parts) > MOST_ROWS:",
         "if False:",

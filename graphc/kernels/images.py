@@ -15,8 +15,9 @@ from typing import Any, TypeAlias
 
 import graphc
 from graphc.ir import Kernel, Program
+from graphc.kernels.bind import built_in
 from graphc.kernels.cache import from_disk, key_of, to_disk
-from graphc.kernels.contract import Catalog, Contract, built_in
+from graphc.kernels.contract import Catalog, Contract
 from graphc.kernels.signals import signal_image
 from graphc.plan import KernelImage, Launch
 

@@ -36,7 +36,8 @@ from jinja2.lexer import Token, TokenStream
 
 from graphc.dtypes import dtype
 from graphc.ir import Kernel
-from graphc.kernels.contract import built_in, read_binary
+from graphc.kernels.bind import built_in
+from graphc.kernels.contract import read_binary
 from graphc.plan import KernelImage, Launch
 from graphc.resources import shipped
 from graphc.text.diagnostics import Span, SpecError, error

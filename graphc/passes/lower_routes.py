@@ -37,7 +37,9 @@ from graphc.ir import (
     RowsKind,
     Transfer,
 )
-from graphc.kernels.contract import Argument, Catalog, bind
+from graphc.kernels.bind import bind
+from graphc.kernels.call import Argument
+from graphc.kernels.contract import Catalog
 from graphc.passes.choose_routes import source_device, target_device
 from graphc.plan import Need
 from graphc.regions import Region

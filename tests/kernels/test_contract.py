@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphc.ir import MAPPED, Axis, Buffer, Mode, Rows, RowsKind
-from graphc.kernels.contract import Argument, Bound, Catalog, Contract, bind, load_contract
+from graphc.kernels.bind import Bound, bind
+from graphc.kernels.call import Argument
+from graphc.kernels.contract import Catalog, Contract, load_contract
 from graphc.regions import Region
 from graphc.resources import shipped
 from graphc.text.diagnostics import Span, SpecError
