@@ -1,7 +1,7 @@
-"""The tables of docs/measured.md, from the raw rows in ``benchmarks/results/``.
+"""The tables of docs/measured.md and docs/trace.md, from the raw rows in ``benchmarks/results/``.
 
     python benchmarks/report.py            print them
-    python benchmarks/report.py --write    put them into docs/measured.md, between its marks
+    python benchmarks/report.py --write    put them into the pages, between their marks
 
 A ratio is the median of the ratios of single rounds, in which both were measured in turn.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-PAGE = HERE.parent / "docs" / "measured.md"
+PAGES = [HERE.parent / "docs" / name for name in ("measured.md", "trace.md")]
 MARKS = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 Row = dict[str, Any]
 
@@ -158,7 +158,25 @@ def start() -> Iterator[str]:
         yield f"| {preset} | {imports:.2f} | {first:.2f} | {second:.3f} | {calls:.0f} |"
 
 
+def phases() -> Iterator[str]:
+    """A line for each schedule: the whole, and its last phase with the wait in front of it."""
+    rows = [row for row in rows_of("trace_phases") if row["by"] == "cupti"]
+    yield "| schedule | untraced | traced | combine | combine waited | of that for |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for row in rows:
+        if row["phase"] != "combine":
+            continue
+        causes = ", ".join(
+            f"{name} {us / 1e3:.2f}" for name, us in row["waited_for"].items() if us >= 5
+        )
+        yield (
+            f"| {row['schedule']} | {row['plain_us'] / 1e3:.2f} | {row['total_us'] / 1e3:.2f} "
+            f"| {row['busy_us'] / 1e3:.2f} | {row['waited_us'] / 1e3:.2f} | {causes} |"
+        )
+
+
 TABLES = {
+    "phases": phases,
     "compile": compile_time,
     "start": start,
     "gemm": gemm,
@@ -178,7 +196,8 @@ def filled(page: str) -> str:
 
 def main() -> None:
     if "--write" in sys.argv:
-        PAGE.write_text(filled(PAGE.read_text()))
+        for page in PAGES:
+            page.write_text(filled(page.read_text()))
         return
     for name, table in TABLES.items():
         print(f"\n{name}\n" + "\n".join(table()))

@@ -28,11 +28,13 @@ function startLanes(host) {
     return { ...view, index, rows, criticalOps: new Set(view.critical) };
   }
 
-  // Ops of one stream overlap where only true edges order them: they are stacked.
+  // Ops of one stream overlap where only true edges order them: they are stacked. An overlap of a
+  // microsecond or two is the clock's.
   function stacked(view, own) {
     const found = [];
     for (const at of own) {
-      let row = found.find((each) => view.stop[each[each.length - 1]] <= view.start[at] + 1e-4);
+      const least = view.start[at] + Math.min(2, 0.25 * (view.stop[at] - view.start[at])) + 1e-4;
+      let row = found.find((each) => view.stop[each[each.length - 1]] <= least);
       if (!row && found.length === 4) row = found[3];
       if (!row) { row = []; found.push(row); }
       row.push(at);
