@@ -34,7 +34,23 @@ class Status:
 
 
 def statuses(plan: Plan, variant: Variant, schedule: Schedule) -> tuple[Status, ...]:
-    """What is to be looked at after a replay of a schedule: each buffer with those who write it."""
+    """What is to be looked at after a replay of a schedule: each buffer with those who write it.
+
+    The code may be of another entry's op, if that has been launched since the last look.
+    """
+    own = writers(plan, variant, schedule)
+    for other in variant.schedules.values():
+        for name, found in writers(plan, variant, other).items():
+            if name in own:
+                own[name] = {**found, **own[name]}
+    buffers = schedule.program.buffers
+    return tuple(Status(buffers[name], tuple(each.values())) for name, each in own.items())
+
+
+def writers(
+    plan: Plan, variant: Variant, schedule: Schedule
+) -> dict[str, dict[str, tuple[Op, Mapping[str, str]]]]:
+    """Status buffer -> step -> an op that tells of faults there, and its codes."""
     found: dict[str, dict[str, tuple[Op, Mapping[str, str]]]] = {}
     buffers = schedule.program.buffers
     for op in schedule.program:
@@ -45,4 +61,4 @@ def statuses(plan: Plan, variant: Variant, schedule: Schedule) -> tuple[Status, 
             name = access.region.buffer
             if access.argument in faults and buffers[name].role is Role.STATUS:
                 found.setdefault(name, {})[op.step] = op, faults[access.argument]
-    return tuple(Status(buffers[name], tuple(each.values())) for name, each in found.items())
+    return found

@@ -20,6 +20,7 @@ BLOCK = 128  # elements that share a scale
 LARGEST = np.float32(448)  # of E4M3
 LEAST = np.float32(1e-4)  # what a block is scaled as if it had, if it has nothing larger
 STALE, TOO_MANY = 1, 2  # codes of the status
+PLACE = np.uint64(0x9E3779B97F4A7C15)  # what tells places apart in a hash
 
 
 def count(
@@ -57,16 +58,15 @@ def in_use(tokens: Array, active: int) -> int:
 
 
 def stamp_of(ids: Array) -> np.uint64:
-    """A hash of the ids, by place, and of the number of tokens.
+    """A hash of the ids, by place, and of the number of tokens; of none, too, it is not 0.
 
     >>> int(stamp_of(np.array([[3, 4]]))) == int(stamp_of(np.array([[4, 3]])))
     False
     """
     values = ids.reshape(-1).astype(np.int64).view(np.uint64)
     with np.errstate(over="ignore"):
-        places = np.arange(1, len(values) + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        shares = mix(values + places)
-        total = shares.sum(dtype=np.uint64) + np.uint64(len(ids))
+        shares = mix(values + np.arange(1, len(values) + 1, dtype=np.uint64) * PLACE)
+        total = shares.sum(dtype=np.uint64) + np.uint64(len(ids) + 1) * PLACE
         return np.uint64(mix(np.array([total], np.uint64))[0])
 
 

@@ -1,0 +1,174 @@
+"""Dispatch and combine over ranks: the shipped spec on the reference, against the oracle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from expert_parallel_cases import (
+    AXES,
+    Case,
+    all_cases,
+    inputs_of,
+    is_possible,
+    large_cases,
+    pairs_of_axes,
+    replays,
+    small_cases,
+)
+from expert_parallel_runs import SPEC, array, compiled, named, run_case
+
+import graphc
+from graphc.backends.reference import ReferenceGraph
+from graphc.text.diagnostics import SpecError, UsageError
+
+
+@pytest.mark.parametrize("case", all_cases(), ids=str)
+def test_a_case_leaves_what_the_oracle_says(case: Case) -> None:
+    with ReferenceGraph(compiled(case)) as graph:
+        run_case(case, graph)
+
+
+def test_the_list_has_every_pair_of_values() -> None:
+    seen = {
+        pair
+        for case in small_cases()
+        for pair in combinations([(name, getattr(case, name)) for name in AXES], 2)
+    }
+    assert {pair for pair in pairs_of_axes() if is_possible(dict(pair))} <= seen
+
+
+def test_the_list_has_every_size() -> None:
+    cases = [*large_cases()]
+    assert {each.hidden for each in cases} >= {136, 2880, 4096, 7168, 9216}
+    assert {number for each in cases for number in each.tokens} >= {0, 1, 67, 1025, 4097}
+
+
+@pytest.mark.parametrize(("replays_", "dtype"), [("automatic", "fp8_e4m3"), ("reused", "bf16")])
+def test_dispatch_and_combine_are_entries_of_their_own(replays_: str, dtype: str) -> None:
+    case = Case(replays=replays_, dtype=dtype, hidden=256, ranks=3, tokens=(4, 0, 7))
+    with ReferenceGraph(compiled(case, apart=True)) as graph:
+        run_case(case, graph, is_apart=True)
+
+
+@pytest.mark.parametrize("units", ["device", "rank"])
+@pytest.mark.parametrize("replays_", ["automatic", "rebuilt"])
+def test_units_change_nothing(units: str, replays_: str) -> None:
+    case = Case(ranks=4, tokens=(5, 0, 3, 8), replays=replays_)
+    with ReferenceGraph(compiled(case, gpus=4, **{"schedule.units": units})) as graph:
+        run_case(case, graph)
+
+
+# ---- what is refused or reported ----------------------------------------------------------------
+
+
+def stale(graph: Any, case: Case, ids: list[Any]) -> None:
+    """A step whose ids are not those of its preparation."""
+    first = inputs_of(case, 0)
+    graph.bind(named(first))
+    graph.launch(entry="prepare")
+    graph.launch(entry="step")
+    graph.synchronize()
+    before = [array(graph, rank, "out").tobytes() for rank in range(case.ranks)]
+    graph.bind(named(replace(first, ids=ids)))
+    graph.launch(entry="step")
+    with pytest.raises(UsageError, match="the preparation is older than the routing"):
+        graph.synchronize()
+    assert [array(graph, rank, "out").tobytes() for rank in range(case.ranks)] == before
+    graph.launch(entry="prepare")
+    graph.launch(entry="step")
+    graph.synchronize()
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_preparation_older_than_one_ranks_routing_is_reported_and_nothing_is_computed(
+    rank: int,
+) -> None:
+    case = Case(ranks=3, tokens=(4, 5, 2), replays="explicit")
+    ids = [each.copy() for each in inputs_of(case, 0).ids]
+    ids[rank][case.tokens[rank] - 1, -1] ^= 1
+    with ReferenceGraph(compiled(case)) as graph:
+        stale(graph, case, ids)
+
+
+def test_a_number_of_tokens_that_changed_is_a_stale_preparation() -> None:
+    case = Case(ranks=2, tokens=(4, 4), replays="explicit")
+    first = inputs_of(case, 0)
+    with ReferenceGraph(compiled(case)) as graph:
+        graph.bind(named(first))
+        graph.launch(entry="prepare")
+        graph.bind(named(replace(first, tokens=[4, 3])))
+        graph.launch(entry="step")
+        with pytest.raises(UsageError, match="op 'rank.1/fresh': .* launch the entry 'prepare' again"):
+            graph.synchronize()
+
+
+def test_ids_behind_the_tokens_in_use_are_no_part_of_the_routing() -> None:
+    case = Case(ranks=2, tokens=(4, 4), replays="explicit")
+    first = inputs_of(case, 0)
+    ids = [each.copy() for each in first.ids]
+    ids[0][4:] = 0
+    with ReferenceGraph(compiled(case)) as graph:
+        graph.bind(named(first))
+        graph.launch(entry="prepare")
+        graph.bind(named(replace(first, ids=ids)))
+        graph.launch(entry="step")
+        graph.synchronize()
+
+
+@pytest.mark.parametrize("replays_", ["automatic", "explicit"])
+def test_tokens_beyond_the_active_capacity_are_left_out_and_reported(replays_: str) -> None:
+    case = Case(ranks=2, tokens=(4, 4), replays=replays_)
+    with ReferenceGraph(compiled(case)) as graph:
+        graph.bind(named(replace(inputs_of(case, 0), tokens=[case.active + 1, 4])))
+        graph.launch(entry="prepare" if case.is_explicit else "step")
+        with pytest.raises(UsageError, match="more tokens than the active capacity"):
+            graph.synchronize()
+
+
+def test_a_step_that_was_never_prepared_is_reported() -> None:
+    case = Case(ranks=2, replays="explicit", tokens=(0, 0))
+    with ReferenceGraph(compiled(case)) as graph:
+        graph.bind(named(replays(case)[0].inputs))
+        graph.launch(entry="step")
+        with pytest.raises(UsageError, match="older than the routing"):
+            graph.synchronize()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"ranks": 65}, "'ranks' is 65, but must be at most 64"),
+        ({"ranks": 0}, "'ranks' is 0, but must be at least 1"),
+        ({"top_k": 33}, "'top_k' is 33, but must be at most 32"),
+        ({"top_k": 0}, "'top_k' is 0, but must be at least 1"),
+        ({"active": 17}, "active (17) is above capacity (16)"),
+        ({"hidden": 140}, "hidden (140) is no multiple of 8: a row of 280 bytes"),
+        ({"dtype": "fp8_e4m3"}, "hidden (136) is no multiple of 128"),
+        ({"ranks": 3, "experts": 128}, "experts (128) is no multiple of ranks (3)"),
+        ({"capacity": 2**26}, "'capacity' is 67108864, but must be at most 1048576"),
+        (
+            {"dtype": "fp8_e4m3", "hidden": 128, "shared_buffer": True},
+            "cannot lie where rows of fp8_e4m3 were received",
+        ),
+    ],
+)
+def test_a_limit_is_told_with_its_value(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        graphc.check(SPEC, preset="small", **values)
+    assert message in str(caught.value)
+
+
+def test_the_same_rows_in_both_layouts_leave_the_same_bits() -> None:
+    found = []
+    for layout in AXES["layout"]:
+        case = Case(ranks=4, tokens=(9, 2, 0, 5), top_k=3)
+        with ReferenceGraph(compiled(case, layout=layout)) as graph:
+            graph.bind(named(inputs_of(case, 0)))
+            graph.launch()
+            found.append([np.array(array(graph, rank, "out")) for rank in range(case.ranks)])
+    for one, two in zip(*found, strict=True):
+        assert one.tobytes() == two.tobytes()
