@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from oracles import Machine
+from spmd import random_spmd_program
 from strategies import random_program
 from unit_oracles import Node, callers, event_graph, heard
 
@@ -74,8 +75,11 @@ def random_settings(rng: Random) -> Settings:
 
 def random_entries(rng: Random, *, keeps_after: bool = True, max_steps: int = 7) -> list[Program]:
     """A program on two to four devices, or two programs with some of its ops each."""
-    devices = DEVICES[: rng.randint(2, 4)]
-    program = random_program(rng, max_steps=rng.randint(1, max_steps), devices=devices)
+    steps = rng.randint(1, max_steps)
+    if rng.random() < 0.3:
+        program = random_spmd_program(rng, max_steps=steps, gpus=rng.randint(2, 4))
+    else:
+        program = random_program(rng, max_steps=steps, devices=DEVICES[: rng.randint(2, 4)])
     if not keeps_after:
         ops = (replace(op, placement=replace(op.placement, after=())) for op in program)
         program = replace(program, ops=tuple(ops))

@@ -85,7 +85,7 @@ def issue_keys(graph: Graph, after: list[list[int]]) -> list[tuple[int, float]]:
     blocks: dict[str, int] = {}
     keys = []
     for op in graph.program.ops:
-        match = ITERATION.match(op.step.removeprefix("join/") if is_join(op) else op.step)
+        match = ITERATION.match(op.kin.removeprefix("join/") if is_join(op) else op.kin)
         block = blocks.setdefault(match.group() if match else "", len(blocks))
         keys.append((block, op.piece.stop.numerator / op.piece.stop.denominator))
     for index in reversed(range(len(keys))):
