@@ -4,6 +4,9 @@
 
 All buffers are eight rows of a byte. An argument is a buffer (``x``: the piece's rows), all of it
 whatever the piece (``x/all``), or some of its bytes (``x[0:4]``).
+
+Of several ranks, each on a device of its own, all buffers and ops exist once a rank. An argument is
+then the rank's own, that of all ranks (``x@all``), or the rank's row of each (``x@row``).
 """
 
 from __future__ import annotations
@@ -14,7 +17,23 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from graphc.ir import ALL, SPLIT, Access, Axis, Buffer, Mode, Op, Opaque, Placement, Program, Role
+from spmd import on_all_ranks
+
+from graphc.ir import (
+    ALL,
+    SPLIT,
+    Access,
+    Axis,
+    Buffer,
+    Mode,
+    Op,
+    Opaque,
+    Placement,
+    Program,
+    Role,
+    Rows,
+    RowsKind,
+)
 from graphc.passes.split_pieces import split_pieces
 from graphc.regions import Region
 
@@ -26,7 +45,7 @@ MODES = {
     "writes": Mode.WRITE,
     "writes_some": Mode.WRITE_SOME,
 }
-ARGUMENT = re.compile(r"(\w+)(/all)?(?:\[(\d+):(\d+)\])?")
+ARGUMENT = re.compile(r"(\w+)(/all|@all|@row)?(?:\[(\d+):(\d+)\])?")
 
 
 def small_program(buffers: Mapping[str, str], ops: Sequence[Mapping[str, Any]]) -> Program:
@@ -54,6 +73,25 @@ def small_program(buffers: Mapping[str, str], ops: Sequence[Mapping[str, Any]]) 
     return replace(pieces, ops=tuple(cut))
 
 
+def small_spmd_program(
+    ranks: int, buffers: Mapping[str, str], ops: Sequence[Mapping[str, Any]]
+) -> Program:
+    """Buffers as ``{x: inout, y: scratch}``, ops as above without ``at``; already cut."""
+    devices = tuple(f"g{rank}" for rank in range(ranks))
+    made = [
+        small_buffer(f"rank.{rank}/{name}", f"{device} {text}")
+        for rank, device in enumerate(devices)
+        for name, text in buffers.items()
+    ]
+    program = Program(
+        "small", devices, {each.name: each for each in made}, (), rank_devices=devices
+    )
+    for op in ops:
+        whole = on_all_ranks(small_op({**op, "at": ""}), program)
+        program = replace(program, ops=(*program.ops, *whole))
+    return split_pieces(program)
+
+
 def small_buffer(name: str, text: str) -> Buffer:
     device, *rest = text.split()
     role = next((Role(word) for word in rest if "@" not in word), Role.SCRATCH)
@@ -71,10 +109,13 @@ def small_op(op: Mapping[str, Any]) -> Op:
         for text in op.get(word, ()):
             match = ARGUMENT.fullmatch(text)
             assert match, text
-            buffer, is_all, start, stop = match.groups()
+            buffer, which, start, stop = match.groups()
             region = Region(buffer, int(start or 0), int(stop or 0))
-            rows = ALL if is_all or stop else SPLIT
-            accesses.append(Access(f"{name}.{len(accesses)}", region, mode, rows))
+            rows = ALL if which or stop else SPLIT
+            if which == "@row":
+                rows = Rows(RowsKind.ROW)
+            peer = -1 if which in ("@all", "@row") else None  # every rank
+            accesses.append(Access(f"{name}.{len(accesses)}", region, mode, rows, peer=peer))
     pieces = op.get("pieces", 1)
     placement = Placement(
         pieces=tuple(Fraction(index, pieces) for index in range(pieces + 1)),

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import yaml
 from oracles import Machine, interleaving, topological
-from small_programs import small_program
+from small_programs import small_program, small_spmd_program
 
 from graphc.ir import Graph, Memory, Placed, Program, Schedule, Settings
 from graphc.passes.assign_streams import assign_streams
@@ -27,7 +27,10 @@ def test_the_outcome_is_the_one_written_down(path: Path, update_golden: bool) ->
     text = path.read_text()
     head, _, _ = text.partition("--- |\n")
     case, expected = [*yaml.safe_load_all(text), ""][:2]
-    program = small_program(case["buffers"], case["ops"])
+    if "ranks" in case:
+        program = small_spmd_program(case["ranks"], case["buffers"], case["ops"])
+    else:
+        program = small_program(case["buffers"], case["ops"])
     graph, memory = plan_memory(infer_dependencies(program), case.get("memory", "concurrent"))
     placed = assign_streams(graph, case.get("max_streams", 4))
     schedule = insert_events(placed, memory, Settings())
