@@ -12,14 +12,16 @@ all of them.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import graphc
-from graphc.sweeps.rows import ranked
-from graphc.sweeps.sweep import Standing, Sweep
+from graphc.sweeps.rows import Row, ranked, row_of
+from graphc.sweeps.sweep import Standing
 
 HERE = Path(__file__).parent
 SPEC = HERE.parent / "specs" / "moe_peer.yaml"
@@ -64,11 +66,11 @@ class Clock:
             raise KeyboardInterrupt
 
 
-def tell(found: Sweep) -> None:
-    failed = [each for each in found.rows if not each.is_ok]
-    print(f"{len(found.rows)} candidates, {len(failed)} not ok")
+def tell(rows: Sequence[Row]) -> None:
+    failed = [each for each in rows if not each.is_ok]
+    print(f"{len(rows)} candidates, {len(failed)} not ok")
     for route in ROUTES:
-        of_route = [each for each in found.rows if each.candidate.values["route"] == route]
+        of_route = [each for each in rows if each.candidate.values["route"] == route]
         for row in ranked(of_route)[:3]:
             outcome, facts = row.outcome, row.outcome.facts
             print(
@@ -110,8 +112,10 @@ def main() -> int:
         )
     except KeyboardInterrupt:
         print("stopped: the same command goes on")
+        lines = (options.out / "rows.jsonl").read_text().splitlines()
+        tell([row_of(json.loads(line)) for line in lines])
         return 0
-    tell(found)
+    tell(found.rows)
     return 0
 
 
