@@ -239,7 +239,17 @@ def outcome(plan: graphc.Plan, ranks: int, rows: int, seed: int | None = None) -
     return {name: np.array(graph[name]) for name in names}
 
 
-@pytest.mark.parametrize("values", [{}, {"is_apart": True}, {"pieces": 3}, {"units": "device"}])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"is_apart": True},
+        {"pieces": 3},
+        {"units": "device"},
+        {"units": "device", "launch": "free", "is_apart": True, "pieces": 2},
+        {"units": "rank", "gpus": 64},
+    ],
+)
 @pytest.mark.parametrize("ranks", [1, 3, 8])
 def test_every_order_that_is_allowed_leaves_what_the_ranks_say(
     ranks: int, values: dict[str, Any]
@@ -248,7 +258,7 @@ def test_every_order_that_is_allowed_leaves_what_the_ranks_say(
     x = inputs(ranks, rows)
     plan = compiled(ranks=ranks, rows=rows, **values)
     sums = np.stack([each.sum(0) for each in x])
-    for seed in (None, 0, 1, 2) if "units" not in values else (None,):
+    for seed in (None, 0, 1, 2):
         found = outcome(plan, ranks, rows, seed)
         for rank in range(ranks):
             assert np.array_equal(found[f"rank.{rank}/sums"], sums)
