@@ -620,6 +620,13 @@ MUTANTS = (
     ),
     Mutant(
         BETWEEN,
+        "units: flags are put up twice",
+        "if schedule.sync is Signalling.MEMOPS and is_free(schedule):",
+        "if False:",
+        DIVIDED,
+    ),
+    Mutant(
+        BETWEEN,
         "units: entries are launched in two ways",
         "if is_free(each) != is_free(first):",
         "if False:",

@@ -30,6 +30,7 @@ from graphc.ir import (
     Run,
     Schedule,
     Signal,
+    Signalling,
     Slot,
     Stream,
     Unit,
@@ -458,6 +459,13 @@ def test_an_edge_stays_within_its_unit() -> None:
     edges = [("a/begin", "send"), ("b/begin", "use"), ("send", "use")]
     schedule = divided(*BOTH, SEND, USE, launch=JOINED, edges=edges)
     assert "edge 'send' -> 'use' leads from one unit to another" in faults(schedule, order="edges")
+
+
+def test_flags_are_taken_down_before_the_next_launch() -> None:
+    schedule = replace(divided(*SENT, launch=JOINED), sync=Signalling.MEMOPS)
+    verify(schedule)
+    found = faults(replace(schedule, launch=FREE))
+    assert "flags that are taken down again (sync: memops) may be put up before they are" in found
 
 
 def test_signals_speak_of_units() -> None:

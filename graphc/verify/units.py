@@ -10,7 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphc.ir import Await, Awaited, Begin, Op, Record, Role, Run, Schedule, Signal, Wait
+from graphc.ir import (
+    Await,
+    Awaited,
+    Begin,
+    Op,
+    Record,
+    Role,
+    Run,
+    Schedule,
+    Signal,
+    Signalling,
+    Wait,
+)
 from graphc.text.diagnostics import NOWHERE, Diagnostic, Span
 from graphc.verify.trace import Order, is_free, unit_of_device
 
@@ -24,6 +36,8 @@ def unit_faults(schedule: Schedule, order: Order) -> Iterator[Diagnostic]:
                     f"'{op.name}' speaks of units, but the schedule is not divided", op.span
                 )
         return
+    if schedule.sync is Signalling.MEMOPS and is_free(schedule):
+        yield fault("flags that are taken down again (sync: memops) may be put up before they are")
     yield from faults_of_devices(schedule)
     yield from faults_of_beginnings(schedule)
     yield from faults_of_events(schedule)
