@@ -1,7 +1,8 @@
 """Placed -> Placed: put in ops that carry order between units, each beside one that is there.
 
-Signals go on side streams, so that they hold nothing up. A signal is put behind another one only if
-it comes after that one anyway: side streams add no order.
+Signals go on side streams, so that they hold nothing up, as urgent as the most urgent op: another
+unit waits for them. A signal is put behind another one only if it comes after that one anyway: side
+streams add no order.
 
 From here on the program is in the order of issue, which is an order of its edges, too.
 """
@@ -97,8 +98,9 @@ def await_op(name: str, signals: tuple[Awaited, ...], op: Op) -> Op:
 class SideStreams:
     """Streams for signals: each holds signals that come one after the other anyway."""
 
-    taken: set[str]
     label: str  # "signal"
+    taken: set[str]  # names
+    priority: int
     made: list[Stream] = field(default_factory=list)
     tails: dict[str, list[tuple[str, Sequence[int]]]] = field(default_factory=dict)
 
@@ -110,7 +112,7 @@ class SideStreams:
                 tails[place] = stream, members
                 return stream
         name = self.new_name(device)
-        self.made.append(Stream(name, device))
+        self.made.append(Stream(name, device, self.priority))
         tails.append((name, members))
         return name
 
@@ -121,6 +123,11 @@ class SideStreams:
             name = f"{device}.{self.label}.{number}"
         self.taken.add(name)
         return name
+
+
+def side_streams(placed: Placed, label: str) -> SideStreams:
+    priorities = (op.placement.priority for op in placed.graph.program.ops)
+    return SideStreams(label, {each.name for each in placed.streams}, min((-1, *priorities)))
 
 
 def union(histories: Iterable[History]) -> History:

@@ -47,9 +47,9 @@ from graphc.passes.amend import (
     AFTER,
     Amendment,
     Edge,
-    SideStreams,
     amend,
     await_op,
+    side_streams,
     signal_op,
     union,
 )
@@ -181,8 +181,8 @@ class Whole:
 
     def within(self, node: int) -> list[int]:
         """What leads to a node within its unit, joins across as the ops before them."""
-        unit = self.unit[node]
-        found = [] if self.stream_before[node] is None else [self.stream_before[node] or 0]
+        unit, before = self.unit[node], self.stream_before[node]
+        found = [] if before is None else [before]
         for other in self.edges[node]:
             if self.unit[other] == unit:
                 found.append(other)
@@ -358,8 +358,7 @@ class Parts:
         for node, sources in self.cuts.items():
             for source, label in sources.items():
                 wanted.setdefault(source, (label, set()))[1].add(whole.unit_at(node))
-        taken = {each.name for each in (*whole.placed.streams, *self.streams)}
-        side = SideStreams(taken, "signal")
+        side = side_streams(whole.placed, "signal")
         for source in sorted(wanted, key=lambda each: each[::-1]):
             label, units = wanted[source]
             to = tuple(whole.units[unit].name for unit in sorted(units))

@@ -25,7 +25,7 @@ from math import lcm
 
 from graphc.dtypes import dtype
 from graphc.ir import Await, Awaited, Buffer, Emit, Memory, Op, Placed, Settings
-from graphc.passes.amend import AFTER, Amendment, Edge, SideStreams, amend, await_op, signal_op
+from graphc.passes.amend import AFTER, Amendment, Edge, amend, await_op, side_streams, signal_op
 from graphc.passes.closure import NOTHING, histories, issued_before, joined, knows
 from graphc.passes.find_units import unit_numbers
 from graphc.passes.infer_dependencies import WRITES, Key, meaning
@@ -329,7 +329,7 @@ class Shaken:
         edges: list[Edge] = []
         stream_of: dict[str, str] = {}
         instead: dict[str, Op] = {}
-        side = SideStreams({each.name for each in placed.streams}, "previous")
+        side = side_streams(placed, "previous")
         for node in sorted(self.signals):
             op, signal = self.launch.ops[node], self.signal(node)
             behind[op.name] = [signal]
