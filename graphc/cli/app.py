@@ -417,6 +417,13 @@ def sweep(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the curves as one page.")
     ] = None,
+    machine: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="With --html: what this machine profile predicts, beside what was measured.",
+        ),
+    ] = None,
     values: Values = None,
     preset: Preset = None,
     schedule: ScheduleFile = None,
@@ -462,6 +469,7 @@ def sweep(
         limit_s=limit,
         has_parquet=parquet,
         html=html,
+        machine=machine,
         is_json=is_json,
     )
     return run_sweep_command(wanted, options)

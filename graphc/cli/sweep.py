@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from graphc.cli.output import columns, note, plural, print_json, say, write_text
 from graphc.cli.request import Request, assignment, refuse_plan
-from graphc.text.diagnostics import printable
+from graphc.text.diagnostics import UsageError, printable
 from graphc.text.units import us_text as us
 
 if TYPE_CHECKING:
+    from graphc.sweeps.job import Job
     from graphc.sweeps.rows import Row
     from graphc.sweeps.sweep import Progress, Standing, Sweep
 
@@ -44,15 +45,17 @@ class SweepOptions:
     limit_s: float
     has_parquet: bool
     html: Path | None
+    machine: Path | None  # whose predictions stand beside what was measured, on the page
     is_json: bool
 
 
 def run_sweep_command(wanted: Request, options: SweepOptions) -> int:
     refuse_plan(wanted, "sweep")
+    check_machine(options)
     with bar(options.out) as progress:
         result = swept(wanted, options, progress)
     if options.html is not None:
-        write_page(result, options.html)
+        write_page(result, options.html, predictions(wanted, options, result))
     if options.is_json:
         print_json(result.to_json())
     else:
@@ -60,9 +63,20 @@ def run_sweep_command(wanted: Request, options: SweepOptions) -> int:
     return NONE_LEFT if result.best is None else 0
 
 
+def check_machine(options: SweepOptions) -> None:
+    from graphc.profiles import load_profile
+
+    if options.machine is None:
+        return
+    if options.html is None:
+        raise UsageError("--machine sets predictions beside what is measured: give --html, too")
+    if options.simulate is not None:
+        raise UsageError("--simulate predicts already: leave --machine out")
+    load_profile(options.machine)
+
+
 def swept(wanted: Request, options: SweepOptions, progress: Progress) -> Sweep:
     from graphc.sweeps.axes import checked, parse_axis
-    from graphc.sweeps.job import Job
     from graphc.sweeps.space import Space
     from graphc.sweeps.sweep import Wanted, evaluator, run_sweep
 
@@ -77,17 +91,7 @@ def swept(wanted: Request, options: SweepOptions, progress: Progress) -> Sweep:
         steps=options.steps,
         seed=options.seed,
     )
-    job = Job(
-        str(wanted.path),
-        judged_by,
-        wanted.values,
-        dict(assignment(each) for each in options.baseline),
-        wanted.preset,
-        None if wanted.schedule is None else str(wanted.schedule),
-        tuple(str(each.absolute()) for each in wanted.kernels),
-        tuple(str(each.absolute()) for each in wanted.routes),
-        settings,
-    )
+    job = job_of(wanted, options, judged_by, settings)
     return run_sweep(
         Wanted(
             Space(job, axes, options.where),
@@ -104,12 +108,49 @@ def swept(wanted: Request, options: SweepOptions, progress: Progress) -> Sweep:
     )
 
 
-def write_page(result: Sweep, path: Path) -> None:
+def job_of(
+    wanted: Request, options: SweepOptions, judged_by: str, settings: Mapping[str, Any]
+) -> Job:
+    from graphc.sweeps.job import Job
+
+    return Job(
+        str(wanted.path),
+        judged_by,
+        wanted.values,
+        dict(assignment(each) for each in options.baseline),
+        wanted.preset,
+        None if wanted.schedule is None else str(wanted.schedule),
+        tuple(str(each.absolute()) for each in wanted.kernels),
+        tuple(str(each.absolute()) for each in wanted.routes),
+        settings,
+    )
+
+
+def predictions(wanted: Request, options: SweepOptions, result: Sweep) -> dict[int, float]:
+    """By candidate, what the machine's profile predicts; not of what it cannot run."""
+    from contextlib import suppress
+
+    from graphc.sweeps.simulated import EVALUATOR, Simulated
+
+    if options.machine is None:
+        return {}
+    found: dict[int, float] = {}
+    judge = Simulated(job_of(wanted, options, EVALUATOR, {"machine": str(options.machine)}))
+    for each in result.rows:
+        with suppress(UsageError):
+            us = judge.predicted(each.candidate.values).us if each.is_ok else None
+            if us is not None:
+                found[each.candidate.index] = us
+    return found
+
+
+def write_page(result: Sweep, path: Path, predicted: Mapping[int, float]) -> None:
     """The curves of time by each axis as one HTML page."""
     from graphc.draw.look import sweep_page
 
+    rows = [each.to_json() for each in result.rows]
     page = sweep_page(
-        [each.to_json() for each in result.rows],
+        [row | {"predicted_us": predicted.get(row["index"])} for row in rows],
         name=result.name,
         axes=[each.name for each in result.axes],
         winner=None if result.best is None else result.best.candidate.index,

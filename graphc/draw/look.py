@@ -145,6 +145,9 @@ def trace_notes(trace: Trace) -> list[str]:
         clocks.setdefault(clock, []).append(device)
     notes = [f"clock of {', '.join(devices)}: {clock}" for clock, devices in clocks.items()]
     notes += trace.recording.notes
+    if trace.variant.others:
+        entry, count = trace.variant.schedule.entry, len(trace.variant.schedules)
+        notes.append(f"of {count} entries the first is traced: {entry}")
     if trace.missing:
         few = ", ".join(trace.missing[:5]) + (", ..." if len(trace.missing) > 5 else "")
         notes.append(f"nothing was seen of {len(trace.missing)} ops: {few}")
