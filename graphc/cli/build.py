@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,8 +177,24 @@ def variant_text(variant: Variant) -> str:
             f"{plural(used.waits, 'wait')}"
         )
     nbytes = resources(variant.schedule).nbytes
-    memory = ", ".join(f"{bytes_text(count)} on {where}" for where, count in nbytes.items())
+    memory = ", ".join(memory_texts(nbytes))
     return f"{'; '.join(parts)}; {memory}; {plural(variant.proof.pairs, 'pair')} proven"
+
+
+def memory_texts(nbytes: Mapping[str, int]) -> Iterator[str]:
+    """Bytes by device; where several need as many, they are told together.
+
+    >>> list(memory_texts({"gpu0": 512, "gpu1": 512, "gpu2": 512, "host": 8}))
+    ['512 B on each of gpu0 to gpu2', '8 B on host']
+    >>> list(memory_texts({"one": 512, "two": 512}))
+    ['512 B on one', '512 B on two']
+    """
+    for count, places in groupby(nbytes, key=nbytes.__getitem__):
+        names = list(places)
+        if len(names) > 2:
+            yield f"{bytes_text(count)} on each of {names[0]} to {names[-1]}"
+        else:
+            yield from (f"{bytes_text(count)} on {name}" for name in names)
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
