@@ -182,7 +182,9 @@ class ProfileSpec(Written):
         """The costs of kernels on its GPUs, kept from one schedule to the next."""
         if self._costs is None:
             measures = {
-                name: str(each.over) for name, each in self.kernels.items() if each.over is not None
+                name: (each.over, self.site["kernels"][name]["over"].span)
+                for name, each in self.kernels.items()
+                if each.over is not None
             }
             self._costs = Costs(self.shape, measures)
         return self._costs

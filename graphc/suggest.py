@@ -144,8 +144,9 @@ def is_of_schedule(name: str, spec: LayerSpec) -> bool:
     for let, value in (data.get("let") or {}).items():
         if mentions(value, names):
             names.add(let)
-    others = {key: value for key, value in data.items() if key in ("ops", "buffers", "cuts")}
-    return mentions(data.get("schedule"), names) and not mentions(others, names)
+    # Elsewhere the name of a cut is the cut.
+    elsewhere = [data.get(section) for section in ("ops", "buffers", "cuts")]
+    return mentions(data.get("schedule"), names) and not mentions(elsewhere, names - {*spec.cuts})
 
 
 def domain(param: ParamSpec, profile: ProfileSpec) -> list[Any]:

@@ -13,6 +13,7 @@ from math import prod
 from graphc.ir import Kernel, Op, Program
 from graphc.kernels.contract import Catalog, Contract
 from graphc.text.diagnostics import NOWHERE, Span
+from graphc.text.explain import Number
 from graphc.text.expr import Record, evaluate_number
 
 
@@ -43,7 +44,7 @@ class Costs:
     """The costs of kernels on one kind of GPU; the same call with the same rows is asked once."""
 
     gpu: GpuShape
-    measures: Mapping[str, str] = field(default_factory=dict)  # template -> expression
+    measures: Mapping[str, tuple[Number, Span]] = field(default_factory=dict)  # by template
     known: dict[tuple[object, ...], Cost] = field(default_factory=dict)
 
     def of(
@@ -77,6 +78,13 @@ class Costs:
             "device": Record({"sms": self.gpu.sms, "shared_optin": self.gpu.shared_optin}),
         }
 
+    def measured(
+        self, template: str, scope: dict[str, object]
+    ) -> tuple[Number, dict[str, object], Span]:
+        """What the kernel's curve is drawn over, and where that is written."""
+        over, span = self.measures.get(template, (0.0, NOWHERE))
+        return over, scope, span
+
     def evaluated(self, contract: Contract, scope: dict[str, object]) -> Cost:
         cost, launch = contract.cost, contract.launch
         for name, text in cost.estimate.items():
@@ -89,7 +97,7 @@ class Costs:
             for extents in (launch.grid, launch.block)
         )
         shared = int(evaluate_number(launch.shared, scope))
-        measure = evaluate_number(self.measures.get(contract.name, 0.0), scope)
+        measure = evaluate_number(*self.measured(contract.name, scope))
         first = str(scope[next(iter(contract.args))]) if contract.args else "f32"
         return Cost(float(flops), float(nbytes), grid, block, shared, first, float(measure))
 

@@ -19,6 +19,7 @@ import graphc
 from graphc import api
 from graphc.cli.request import assignment
 from graphc.kernels.contract import load_contract
+from graphc.profiles import load_profile
 from graphc.routes import load_route
 from graphc.spec.model import load_spec
 from graphc.text.diagnostics import SpecError
@@ -71,6 +72,8 @@ def run(wrong: str, how: dict[str, str], name: str) -> None:
             load_contract(name)
         case "route":
             load_route(name)
+        case "machine":
+            load_profile(name)
         case "python":
             exec(compile(yaml.safe_load(wrong)["python"], name, "exec"), {"graphc": graphc})
         case _:

@@ -1,0 +1,119 @@
+"""``graphc simulate``: what it prints, and a schedule that it suggests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphc
+from graphc.cli.guard import guarded
+from graphc.profiles import load_profile
+from graphc.resources import machine_path, shipped
+from graphc.spec.model import LayerSpec, load_spec
+from graphc.suggest import axes_of, suggest
+
+SPEC = str(shipped("specs") / "moe_peer.yaml")
+MACHINE = str(machine_path("h200x2"))
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert guarded(["simulate", *words]) == code
+    found = capsys.readouterr()
+    return found.out if code == 0 else found.err
+
+
+def facts(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(printed(capsys, *words, "--json"))
+    return found
+
+
+def test_the_facts_of_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
+    found = facts(capsys, SPEC, "--machine", MACHINE)
+    assert 0 < found["lower_bound_us"] < found["total_us"]
+    assert found["busy"]["primary sm"] > 0.5
+    assert found["routes"]["layer.0/activations"] == "p2p"
+    assert found["bound_by"] in found["bounds_us"]
+    assert found["critical_path"][0]["step"] == "layer.0/mix"
+    assert found["total_us"] == graphc.simulate(SPEC, machine=MACHINE).total_us
+
+
+def test_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["moe_peer", "--machine", "h200x2_no_p2p", "--preset", "full", "--set", "pieces=16"]
+    text = printed(capsys, *words)
+    first, *rest = text.splitlines()
+    assert first.startswith("moe_peer by host, host_push on h200x2_no_p2p: ")
+    assert first.endswith(" ms predicted for 147 ops")
+    assert any(line.startswith("  at least ") for line in rest)
+    assert "peer copy to host" in text
+    assert "critical path" in text
+
+
+def test_a_plan_is_simulated_like_its_spec(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plan = tmp_path / "plan.graphc"
+    graphc.compile(SPEC, preset="small", cubins=False, arch="sm_90a").save(plan)
+    by_plan = facts(capsys, str(plan), "--machine", MACHINE)
+    assert by_plan == facts(capsys, SPEC, "--preset", "small", "--machine", MACHINE)
+    refused = printed(capsys, str(plan), "--machine", MACHINE, "--set", "pieces=2", code=2)
+    assert "compiled already" in refused
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--machine", "h200"], 1, "did you mean 'h200x2'"),
+        ([], 2, "--machine"),
+        (["--machine", "h200x2_no_p2p", "--set", "route=p2p"], 2, "by way of the host"),
+        (["--machine", "h200x2", "--count", "9999999"], 2, "capacity"),
+        (["--machine", "h200x2", "--out", "x.yaml"], 2, "--suggest"),
+        (["--machine", "h200x2", "--set", "piece=3"], 1, "piece"),
+    ],
+)
+def test_what_does_not_fit_is_told(
+    capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
+) -> None:
+    assert message in printed(capsys, SPEC, *words, code=code)
+
+
+def test_a_suggestion_is_a_schedule_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = tmp_path / "best.yaml"
+    words = [SPEC, "--preset", "full", "--machine", MACHINE]
+    given = [
+        *words,
+        "--set",
+        "route=host_copy",
+        "--set",
+        "expert_blocks=0",
+        "--set",
+        "link_blocks=0",
+    ]
+    found = facts(capsys, *given, "--suggest", "--out", str(out))
+    assert found["total_us"] < 0.95 * found["given_us"]
+    assert found["given_us"] == facts(capsys, *given)["total_us"]
+    again = facts(capsys, *words, "--schedule", str(out))
+    assert again["total_us"] == pytest.approx(found["total_us"])
+    sets = [word for each in found["set"] for word in ("--set", each.replace("'", ""))]
+    assert facts(capsys, *given, *sets)["total_us"] == pytest.approx(found["total_us"])
+
+
+def test_a_suggestion_keeps_what_was_given() -> None:
+    found = suggest(SPEC, "h200x2", preset="small", route="host", max_streams=1)
+    assert not {"route", "schedule.max_streams"} & {*found.values}
+    assert found.total_us <= found.given_us
+    assert found.params["route"] == "host"
+
+
+def test_params_that_shape_the_layer_are_no_schedule() -> None:
+    spec = load_spec(SPEC)
+    assert isinstance(spec, LayerSpec)
+    axes = axes_of(spec, load_profile("h200x2"))
+    assert {"route", "pieces", "compute", "early", "expert_blocks"} <= {*axes}
+    assert not {"tokens", "hidden", "dtype", "wire", "peer_experts", "layers"} & {*axes}
+    assert axes["expert_blocks"][0] == 0
+    assert 0 not in axes["pieces"]
