@@ -14,6 +14,7 @@ from random import Random
 from typing import TypeAlias
 
 import pytest
+from spmd import random_spmd_program
 from strategies import random_program
 from unit_oracles import Oracle
 from weakened import divided, without_a_signal, without_a_wait, without_an_edge
@@ -155,8 +156,12 @@ class Divider:
 
 
 def random_programs(rng: Random) -> list[Program]:
-    """One or two entries of a random program, on two to four devices."""
-    program = random_program(rng, max_steps=rng.randint(1, 5), devices=DEVICES[: rng.randint(2, 4)])
+    """One or two entries of a random program, of ranks or not, on two to four devices."""
+    gpus, steps = rng.randint(2, 4), rng.randint(1, 5)
+    if rng.random() < 0.3:
+        program = random_spmd_program(rng, max_steps=min(steps, 3), gpus=gpus)
+    else:
+        program = random_program(rng, max_steps=steps, devices=DEVICES[:gpus])
     program = replace(program, ops=tuple(without_after(op) for op in program))
     if rng.random() < 0.6:
         return [program]
