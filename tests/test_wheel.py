@@ -62,6 +62,8 @@ def test_templates_specs_and_license_are_in_it_and_tests_are_not(installed: Inst
         }
         prefix = f"graphc/data/{folder}/"
         assert {each.removeprefix(prefix) for each in names if each.startswith(prefix)} == here
+    assets = {f"graphc/draw/assets/{path.name}" for path in (ROOT / "graphc/draw/assets").iterdir()}
+    assert assets <= {*names}
     assert any(each.endswith("licenses/LICENSE") for each in names)
     tops = {each.partition("/")[0] for each in names}
     assert {each for each in tops if not each.endswith(".dist-info")} == {"graphc"}
@@ -91,6 +93,13 @@ def test_a_shipped_spec_is_proven_and_run_by_name(installed: Installed) -> None:
     found = json.loads(installed.run("-m", "graphc", *words, "--backend", "reference"))
     assert found["ok"]
     assert not list(installed.empty.iterdir())
+
+
+def test_pages_are_drawn_with_what_the_wheel_brings(installed: Installed, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    words = ["show", "moe_peer", "--preset", "small", "--set", "layers=1", "--html", str(page)]
+    installed.run("-m", "graphc", *words)
+    assert "layer.0/combine/piece.1" in page.read_text()
 
 
 def test_the_command_is_installed(installed: Installed) -> None:
