@@ -7,7 +7,7 @@ dump does not depend on where the spec lies.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import assert_never
 
@@ -40,6 +40,7 @@ from graphc.ir import (
     Signal,
     Stream,
     Transfer,
+    Unit,
     Work,
 )
 from graphc.plan import KernelImage
@@ -92,7 +93,8 @@ def program_lines(program: Program) -> Iterator[str]:
 
 
 def heading(stage: str, program: Program) -> str:
-    text = f"{stage} {program.name}: devices {', '.join(program.devices)}"
+    entry = f" entry {program.entry}" if program.entry != "step" else ""
+    text = f"{stage} {program.name}{entry}: devices {', '.join(program.devices)}"
     if program.capacity is not None:
         text += f"; capacity {program.capacity} {program.count_name or 'rows'}"
         text += f", nominal {program.nominal}"
@@ -168,7 +170,8 @@ def work_text(work: Work) -> str:
 
 
 def awaited_text(awaited: Awaited) -> str:
-    return f"{awaited.signal} of the launch before" if awaited.is_handshake else awaited.signal
+    launch = " in the launch before" if awaited.is_handshake else ""
+    return f"{awaited.signal} of {awaited.unit}{launch}"
 
 
 def assignments(values: Mapping[str, object]) -> str:
@@ -216,18 +219,30 @@ def edge_cells(graph: Graph) -> Iterator[tuple[str, ...]]:
 
 def placed_lines(placed: Placed) -> Iterator[str]:
     yield from graph_lines(placed.graph)
-    yield from stream_lines(placed.streams, placed.origin)
+    yield from unit_lines(placed.units)
+    yield from stream_lines(placed.streams, origins(placed.origin, placed.units))
     yield "issue order:"
     yield from indent(table((placed.stream_of[op], op) for op in placed.order))
 
 
-def stream_lines(streams: Iterable[Stream], origin: str) -> Iterator[str]:
+def unit_lines(units: Sequence[Unit]) -> Iterator[str]:
+    """What makes one graph each; nothing of a schedule that is not divided."""
+    if units:
+        yield f"units: {len(units)}"
+        yield from indent(table((each.name, ", ".join(each.devices)) for each in units))
+
+
+def origins(origin: str, units: Sequence[Unit]) -> frozenset[str]:
+    return frozenset(each.origin for each in units) or frozenset({origin})
+
+
+def stream_lines(streams: Iterable[Stream], origins: frozenset[str]) -> Iterator[str]:
     cells = [
         (
             stream.name,
             stream.device,
             f"priority {stream.priority}" if stream.priority else "",
-            "origin" if stream.name == origin else "",
+            "origin" if stream.name in origins else "",
         )
         for stream in streams
     ]
@@ -238,18 +253,26 @@ def stream_lines(streams: Iterable[Stream], origin: str) -> Iterator[str]:
 def schedule_lines(schedule: Schedule) -> Iterator[str]:
     program = schedule.program
     written = ", hand-written" if schedule.is_handwritten else ""
-    yield f"{heading('schedule', program)}; emit {schedule.emit.value}{written}"
-    yield from stream_lines(schedule.streams, schedule.origin)
+    divided = f", launched {schedule.launch.value}, sync {schedule.sync.value}"
+    way = f"emit {schedule.emit.value}{divided if schedule.units else ''}"
+    yield f"{heading('schedule', program)}; {way}{written}"
+    yield from unit_lines(schedule.units)
+    yield from stream_lines(schedule.streams, origins(schedule.origin, schedule.units))
     yield f"issue order: {len(schedule.instructions)} instructions"
-    yield from indent(table(issue_cells(schedule.instructions)))
+    yield from indent(table(issue_cells(schedule)))
     yield f"edges: {len(schedule.edges)}"
     yield from indent(f"{before} -> {after}" for before, after in schedule.edges)
 
 
-def issue_cells(instructions: Iterable[Instruction]) -> Iterator[tuple[str, str]]:
+def issue_cells(schedule: Schedule) -> Iterator[tuple[str, str]]:
     """One line for what a stream is given at once: its waits, one op, and its records."""
-    for group in grouped(instructions):
-        yield group[0].stream, "; ".join(instruction_text(each) for each in group)
+    told = {
+        op.name: f" ({work_text(op.work)})"
+        for op in schedule.program
+        if isinstance(op.work, Signal | Await)
+    }
+    for group in grouped(schedule.instructions):
+        yield group[0].stream, "; ".join(instruction_text(each, told) for each in group)
 
 
 def grouped(instructions: Iterable[Instruction]) -> Iterator[list[Instruction]]:
@@ -273,10 +296,10 @@ def is_full(group: list[Instruction], following: Instruction) -> bool:
     return isinstance(following, Run) and isinstance(group[-1], Run)
 
 
-def instruction_text(instruction: Instruction) -> str:
+def instruction_text(instruction: Instruction, told: Mapping[str, str]) -> str:
     match instruction.kind:
         case "run":
-            return f"run {instruction.op}"
+            return f"run {instruction.op}{told.get(instruction.op, '')}"
         case "record" | "wait":
             return f"{instruction.kind} {instruction.event}"
         case "sync":

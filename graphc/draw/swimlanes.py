@@ -16,7 +16,7 @@ from html import escape
 from graphc.draw.dump import access_text, work_text
 from graphc.draw.palette import Style, styles
 from graphc.draw.timeline import Arrow, Box, Timeline, timeline
-from graphc.ir import Copy, Join, Op, Schedule, Wait
+from graphc.ir import Await, Begin, Copy, Join, Op, Schedule, Signal, Wait
 
 LANE, BOX, GAP, GROUP, MARGIN = 30, 22, 14, 20, 20  # heights of a lane, a box, between devices, ...
 GLYPH = 6.2  # the width of a character at 11 px, about
@@ -123,8 +123,10 @@ def hue_key(step: str) -> str:
 
 
 def hue_of(op: Op) -> str:
-    """A join is made for what it orders and named after it; all joins look alike."""
-    return "join" if isinstance(op.work, Join) else hue_key(op.step)
+    """What is made for the order of others is named after these; all of a kind look alike."""
+    if isinstance(op.work, Join | Begin | Signal | Await):
+        return op.work.kind
+    return hue_key(op.step)
 
 
 def caption(schedule: Schedule) -> str:
@@ -132,9 +134,11 @@ def caption(schedule: Schedule) -> str:
     pieces = {hue_key(op.step): op.piece.of for op in schedule.program if op.piece.of > 1}
     counts = ", ".join(f"{step} {count}" for step, count in pieces.items())
     waits = sum(isinstance(each, Wait) for each in schedule.instructions)
+    signals = sum(isinstance(op.work, Signal) for op in schedule.program)
+    units = f" in {len(schedule.units)} units, {signals} signals" if schedule.units else ""
     return (
-        f"{len(schedule.program.ops)} ops on {len(schedule.streams)} streams, {waits} waits; "
-        f"pieces: {counts or 'none'}"
+        f"{len(schedule.program.ops)} ops on {len(schedule.streams)} streams{units}, {waits} "
+        f"waits; pieces: {counts or 'none'}"
     )
 
 
@@ -212,7 +216,8 @@ def lanes(schedule: Schedule, layout: Layout) -> Iterator[str]:
         y = layout.lanes[stream.name]
         yield f'<path class="lane" d="M{layout.left:.1f} {y:.1f}H{right:.1f}"/>'
         label = stream.name.removeprefix(f"{stream.device}.")
-        origin = " (origin)" if stream.name == schedule.origin else ""
+        is_origin = stream.name in {each.origin for each in schedule.parts}
+        origin = " (origin)" if is_origin else ""
         yield text(MARGIN + 10, y + 4, label + origin, "stream")
 
 

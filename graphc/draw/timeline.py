@@ -1,9 +1,9 @@
 """When each op of a schedule runs, by a simple rule: streams in order, waits, and a duration an op.
 
-An op starts when its stream is free and all that the stream waited for has ended; nothing else
-holds it up. Contention for engines, links and multiprocessors is left out: this is for looking at
-an order, not for predicting a time. Durations follow from these rates, round numbers for a GPU of
-2023 (Hopper) that nothing here was fitted to:
+An op starts when its stream is free and all that the stream waited for has ended, an await when its
+signals have been sent; nothing else holds it up. Contention for engines, links and multiprocessors
+is left out: this is for looking at an order, not for predicting a time. Durations follow from these
+rates, round numbers for a GPU of 2023 (Hopper) that nothing here was fitted to:
 
 | what | rate | of |
 | --- | --- | --- |
@@ -19,7 +19,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphc.ir import HOST, MAPPED, Join, Op, Record, Run, Schedule, Sync, Wait
+from graphc.ir import (
+    HOST,
+    MAPPED,
+    Await,
+    Join,
+    Op,
+    Record,
+    Run,
+    Schedule,
+    Signal,
+    Sync,
+    Wait,
+)
 from graphc.kernels.costs import GpuShape
 
 OP_US = 2.0  # what the smallest op takes
@@ -49,7 +61,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """A wait: from the op behind which the event was recorded to the next op of the waiter."""
+    """A wait: from the op behind which the event was recorded to the next op of the waiter.
+
+    Or a signal, to the await.
+    """
 
     event: str
     before: Box
@@ -107,6 +122,7 @@ def estimated(schedule: Schedule, durations: Mapping[str, float]) -> tuple[Box, 
     hosts = {each.name for each in schedule.streams if each.device == HOST}
     free: dict[str, float] = {}
     events: dict[str, float] = {}
+    sent: dict[str, float] = {}  # signals
     host_us = 0.0  # nothing starts before the host has issued it
     boxes = []
     for each in schedule.instructions:
@@ -116,6 +132,9 @@ def estimated(schedule: Schedule, durations: Mapping[str, float]) -> tuple[Box, 
                 op = ops[each.op]
                 given = durations.get(op.name, durations.get(op.step))
                 took = estimate_us(op, places) if given is None else given
+                now = max([now, *(sent.get(name, 0.0) for name in awaited(op))])
+                if isinstance(op.work, Signal):
+                    sent[op.work.signal] = now + took
                 boxes.append(Box(op.name, each.stream, now, now + took))
                 free[each.stream] = now + took
                 if each.stream in hosts:
@@ -127,6 +146,12 @@ def estimated(schedule: Schedule, durations: Mapping[str, float]) -> tuple[Box, 
             case Sync():
                 host_us = now
     return tuple(boxes)
+
+
+def awaited(op: Op) -> list[str]:
+    """The signals of this launch that an op awaits."""
+    signals = op.work.signals if isinstance(op.work, Await) else ()
+    return [each.signal for each in signals if not each.is_handshake]
 
 
 def estimate_us(op: Op, places: Mapping[str, str]) -> float:
@@ -152,9 +177,14 @@ def link_us(op: Op, places: Mapping[str, str]) -> float:
 
 
 def find_arrows(schedule: Schedule, boxes: Mapping[str, Box]) -> tuple[Arrow, ...]:
-    """From the op before each record to the op after its wait; forks and joins have none."""
+    """From each signal to its awaits, and from the op before each record to that after its wait.
+
+    Forks and joins have none.
+    """
+    ops = {op.name: op for op in schedule.program}
     last: dict[str, Box] = {}  # the latest op of each stream
     recorded: dict[str, Box | None] = {}
+    sent: dict[str, Box] = {}  # signals
     pending: dict[str, list[tuple[str, Box]]] = {}
     arrows = []
     for each in schedule.instructions:
@@ -162,8 +192,13 @@ def find_arrows(schedule: Schedule, boxes: Mapping[str, Box]) -> tuple[Arrow, ..
             case Run() if each.op in boxes:
                 box = boxes[each.op]
                 free_us = last[each.stream].stop_us if each.stream in last else 0.0
-                arrows += arrows_into(box, free_us, pending.pop(each.stream, []))
+                waits = pending.pop(each.stream, [])
+                waits += [(name, sent[name]) for name in awaited(ops[each.op]) if name in sent]
+                arrows += arrows_into(box, free_us, waits)
                 last[each.stream] = box
+                work = ops[each.op].work
+                if isinstance(work, Signal):
+                    sent[work.signal] = box
             case Record():
                 recorded[each.event] = last.get(each.stream)
             case Wait():
