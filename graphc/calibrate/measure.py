@@ -12,6 +12,7 @@ from graphc.calibrate import specs
 from graphc.gpu.protocol import DeviceFacts
 
 CHAIN = 40  # ops in a chain
+DIAMONDS = 12
 HOPS = 6  # of tiny copies there and back
 PIECES = 16
 PARTS = 4  # of copies to a peer, which are short
@@ -73,7 +74,7 @@ class Figures:
     about: str
     single_us: float  # a replay of one tiny op
     same_stream_us: float  # of a tiny op and the way to the next
-    same_gpu_us: float
+    same_gpu_us: float  # of a tiny op and the way to another stream
     across_gpus_us: float | None
     launches: Launches
     reach: Times  # "reads_32", ..., and "tiny"
@@ -97,7 +98,7 @@ def measure(bench: Bench) -> Figures:
         about=bench.about,
         single_us=bench.replay(single, near),
         same_stream_us=chain_us(bench, near, devices=["near"]),
-        same_gpu_us=chain_us(bench, near, devices=["near"], streams=2),
+        same_gpu_us=diamond_us(bench, near) / 2,
         across_gpus_us=chain_us(bench, two, devices=["near", "far"]) if two[1] else None,
         launches=launches(bench, two),
         reach=bench.ops(
@@ -113,15 +114,19 @@ def measure(bench: Bench) -> Figures:
     )
 
 
-def chain_us(
-    bench: Bench, placed: Sequence[int], *, devices: Sequence[str], streams: int = 1
-) -> float:
+def chain_us(bench: Bench, placed: Sequence[int], *, devices: Sequence[str]) -> float:
     """What each op of a chain adds to it."""
     one, many = (
-        bench.replay(specs.chain(length, devices=devices, streams=streams), placed)
+        bench.replay(specs.chain(length, devices=devices), placed)
         for length in (len(devices), CHAIN)
     )
     return (many - one) / (CHAIN - len(devices))
+
+
+def diamond_us(bench: Bench, near: Sequence[int]) -> float:
+    """What each fork and join of two streams adds: two ops and two ways."""
+    one, many = (bench.replay(specs.diamonds(length), near) for length in (1, DIAMONDS))
+    return (many - one) / (DIAMONDS - 1)
 
 
 def launches(bench: Bench, two: Sequence[int]) -> Launches:

@@ -75,21 +75,42 @@ def reach(blocks: Sequence[int], *, has_peer: bool) -> str:
     return "\n".join([*lines, *schedule]) + "\n"
 
 
-def chain(length: int, *, devices: Sequence[str], streams: int = 1, emit: str = "capture") -> str:
-    """Tiny kernels, each behind the one before it: on one stream, on two, or on two devices."""
-    lines = [*head("chain", devices), "buffers:"]
-    lines += [
-        f"  x_{each}: {{device: {each}, dtype: f16, {TINY}, role: input}}" for each in devices
-    ]
+def chain(length: int, *, devices: Sequence[str], emit: str = "capture") -> str:
+    """Tiny kernels, each behind the one before it, on the devices in turn."""
+    behind = [[index - 1] if index else [] for index in range(length)]
+    where = [devices[index % len(devices)] for index in range(length)]
+    return tiny_kernels(behind, where, where, emit=emit)
+
+
+def diamonds(length: int) -> str:
+    """Tiny kernels that fork to a second stream and join again, one diamond behind the other."""
+    behind: list[list[int]] = [[]]
+    streams = ["first"]
+    for _ in range(length):
+        top = len(behind) - 1
+        behind += [[top], [top], [top + 1, top + 2]]
+        streams += ["first", "second", "first"]
+    return tiny_kernels(behind, ["near"] * len(behind), streams)
+
+
+def tiny_kernels(
+    behind: Sequence[Sequence[int]],
+    devices: Sequence[str],
+    streams: Sequence[str],
+    *,
+    emit: str = "capture",
+) -> str:
+    """Kernels of 64 elements, with what each of them comes behind, where, and on which stream."""
+    known = dict.fromkeys(devices)
+    lines = [*head("tiny", known), "buffers:"]
+    lines += [f"  x_{each}: {{device: {each}, dtype: f16, {TINY}, role: input}}" for each in known]
     ops, schedule = ["ops:"], ["schedule:", f"  emit: {emit}"]
-    for index in range(length):
-        device = devices[index % len(devices)]
+    for index, (before, device) in enumerate(zip(behind, devices, strict=True)):
         lines.append(f"  y{index}: {{device: {device}, dtype: f16, {TINY}, role: output}}")
         args = f"args: {{x: x_{device}, y: y{index}}}"
         ops.append(f"  - {{name: op{index}, kernel: convert, device: {device}, {args}}}")
-        after = f", after: [op{index - 1}]" if index else ""
-        stream = f"{device}_{index % streams}"
-        schedule.append(f"  op{index}: {{stream: {stream}{after}}}")
+        after = ", ".join(f"op{each}" for each in before)
+        schedule.append(f"  op{index}: {{stream: {streams[index]}, after: [{after}]}}")
     return "\n".join([*lines, *ops, *schedule]) + "\n"
 
 
