@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -38,6 +39,7 @@ from graphc.backends.hostmemory import check_host_memory
 from graphc.backends.interleaving import interleaving
 from graphc.backends.outside import calling, notes_of, told
 from graphc.backends.recording import Recording, Replay, Span, Way
+from graphc.backends.scatters import Scatters
 from graphc.backends.status import statuses
 from graphc.dtypes import dtype
 from graphc.gpu.cupti import Recorder
@@ -195,8 +197,8 @@ class ReferenceGraph(OneOfAKind):
     ) -> None:
         """Run an entry (the first if None is named) once with ``count`` rows in use.
 
-        A seed picks another order that is allowed. There are no streams on the host: a stream is
-        looked at, and has no effect.
+        A seed picks another order that is allowed, and has it watched that the pieces and ranks of
+        an op scatter apart. A stream is looked at and has no effect: there are none on the host.
         """
         self._check_open()
         if stream is not None:
@@ -205,11 +207,13 @@ class ReferenceGraph(OneOfAKind):
         rows = check_count(schedule.program, count)
         self._launched[schedule.entry] = None
         arrays = self._arrays[schedule.entry]
-        order: Iterable[Op] = schedule.program.ops
-        if seed is not None:
-            order = (each.op for each in interleaving((schedule,), seed) if each.op is not None)
-        for op in order:
-            self._run(op, rows, arrays)
+        if seed is None:
+            for op in schedule.program:
+                self._run(op, rows, arrays)
+            return
+        scatters = Scatters(arrays)
+        for op in (each.op for each in interleaving((schedule,), seed) if each.op is not None):
+            scatters.watch(op, partial(self._run, op, rows, arrays))
 
     def poison(self) -> None:
         """Overwrite all scratch, so that a read of stale bytes shows."""

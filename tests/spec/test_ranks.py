@@ -320,3 +320,32 @@ def test_ranks_that_are_no_ranks_are_refused() -> None:
     for count in (0, 65, 1.5):
         with pytest.raises(SpecError, match=r"ranks, not|whole number"):
             built(SUM.replace("{count: ranks}", f"{{count: {count}}}"))
+
+
+CLASH = """
+graphc: 1
+name: clash
+params: {pieces: {default: 1}}
+ranks: {count: 3}
+devices: {ranks: rank}
+buffers:
+  x: {dtype: f32, shape: [4, 8], role: input}
+  all: {dtype: f32, shape: [12, 8], symmetric: true, role: state}
+ops:
+  - {name: spread, kernel: spread, args: {x: x, y: {peers: all}}, scalars: {rank: "TOLD"}}
+schedule: {spread: {pieces: pieces}}
+"""
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_ranks_that_do_not_scatter_apart_are_found(pieces: int) -> None:
+    for told, is_wrong in (("rank", False), ("0", True), ("min(rank, 1)", True)):
+        graph = compiled(CLASH.replace("TOLD", told), pieces=pieces).instantiate("reference")
+        graph.bind(x=[each + 1 for each in inputs(3, 4)])
+        graph.launch()  # in program order the last one wins, as it would without a check
+        graph.bind(x=[each + 99 for each in inputs(3, 4)])
+        if not is_wrong:
+            graph.launch(seed=1)
+            continue
+        with pytest.raises(SpecError, match=r"'rank\.\d/spread.*' both write byte \d+ of 'rank"):
+            graph.launch(seed=1)
