@@ -64,6 +64,7 @@ def scene(
     """The ops of a schedule, its memory, and when they run in each view."""
     ops = {op.name: op for op in schedule.program}
     number = {name: at for at, name in enumerate(ops)}
+    origins = {unit.origin for unit in schedule.parts}
     return {
         "devices": list(
             dict.fromkeys((*schedule.program.devices, *(each.device for each in schedule.streams)))
@@ -73,7 +74,7 @@ def scene(
                 "name": each.name,
                 "label": each.name.removeprefix(f"{each.device}."),
                 "device": each.device,
-                "isOrigin": each.name == schedule.origin,
+                "isOrigin": each.name in origins,
             }
             for each in schedule.streams
         ],

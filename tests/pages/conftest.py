@@ -13,7 +13,8 @@ import pytest
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--hide-scrollbars", "--force-prefers-reduced-motion", "--window-size=1500,1100",
+    "--hide-scrollbars", "--disable-dev-shm-usage", "--force-prefers-reduced-motion",
+    "--window-size=1500,1100",
 )  # fmt: skip
 NEEDED = "GRAPHC_NEEDS_CHROMIUM"  # where it is set, a browser that is missing is an error
 
