@@ -61,10 +61,8 @@ def phase_time(
     waited_for: dict[str, float] = {}
     waited_on: dict[str, float] = {}
     for part in (part for each in slices for part in waits.blames(each)):
-        op = part.op
-        cause, place = (LATENCY, LATENCY) if op is None else (
-            phase_of.get(op.step, OTHERS), op.device,
-        )  # fmt: skip
+        cause = phase_of.get(part.op.step, OTHERS) if part.op else LATENCY
+        place = part.op.device if part.op else LATENCY
         waited_for[cause] = waited_for.get(cause, 0.0) + part.us
         waited_on[place] = waited_on.get(place, 0.0) + part.us
     return PhaseTime(
