@@ -47,6 +47,7 @@ __all__ = [
     "instantiate",
     "load",
     "simulate",
+    "sweep",
     "trace",
 ]
 
