@@ -22,7 +22,13 @@ ROOT = Path(__file__).parent.parent
 SUITE = ("tests/passes", "tests/test_verify.py", "tests/laws")
 CALLS = ("tests/kernels/test_contract.py",)
 CONTRACTS = ("tests/test_contracts_hold.py",)
+PEERS = ("tests/kernels/test_peers.py", "tests/spec/test_ranks.py")
 DIVIDED = ("tests/test_verify_units.py", "tests/laws/test_unit_laws.py")
+DIVISION = (
+    "tests/passes/test_divided.py",
+    "tests/passes/test_handshakes.py",
+    "tests/laws/test_division_laws.py",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,10 @@ INFER = "graphc/passes/infer_dependencies.py"
 MEMORY = "graphc/passes/plan_memory.py"
 STREAMS = "graphc/passes/assign_streams.py"
 EVENTS = "graphc/passes/insert_events.py"
+DIVIDE = "graphc/passes/divide.py"
+AMEND = "graphc/passes/amend.py"
+PROGRESS = "graphc/passes/keep_progress.py"
+HANDSHAKES = "graphc/passes/find_handshakes.py"
 SPLIT = "graphc/passes/split_pieces.py"
 BIND = "graphc/kernels/bind.py"
 CALL = "graphc/kernels/call.py"
@@ -661,11 +671,262 @@ MUTANTS = (
         CONTRACTS,
     ),
     Mutant(
+        DIVIDE,
+        "forgets what the streams order",
+        "tails[stream] = node",
+        "pass",
+        DIVISION,
+    ),
+    Mutant(
+        DIVIDE,
+        "drops a signal of several ops if one of them is known",
+        "if not all(knows(known, other) for other in source):",
+        "if not any(knows(known, other) for other in source):",
+        DIVISION,
+    ),
+    Mutant(
+        DIVIDE,
+        "does not know what a signal tells",
+        "known = joined(known, self.after(source))\n        if any",
+        "pass\n        if any",
+        DIVISION,
+    ),
+    Mutant(
+        DIVIDE,
+        "keeps signals that others make needless together",
+        "kept = self.needed(kept, base)",
+        "pass",
+        DIVISION,
+    ),
+    Mutant(
+        DIVIDE,
+        "lets the caller overwrite what another unit reads",
+        "self.guests[unit].append(node)",
+        "pass",
+        DIVISION,
+    ),
+    Mutant(
+        DIVIDE,
+        "lets a unit read what another's caller has yet to write",
+        "self.edges[node].append(unit)",
+        "pass",
+        DIVISION,
+    ),
+    Mutant(
+        DIVIDE,
+        "takes the caller's reading for writing",
+        "other.role is Role.OUTPUT and not access.mode.is_write",
+        "False",
+        DIVISION,
+    ),
+    Mutant(
+        DIVIDE,
+        "signals before all is done that it speaks for",
+        "self.behind.setdefault(source[-1], []).append(op)",
+        "self.behind.setdefault(source[0], []).append(op)",
+        DIVISION,
+    ),
+    Mutant(
+        DIVIDE,
+        "gives every op of a graph of nodes an await of its own",
+        "alone = node if whole.by_streams or node >= len(whole.ops) else 0",
+        "alone = node",
+        DIVISION,
+    ),
+    Mutant(
+        DIVIDE,
+        "lets ops run before their unit has begun",
+        "(whole.ops[unit].name, name, AFTER)\n            for name",
+        "(whole.ops[unit].name, name, AFTER)\n            for name in ()\n            for name",
+        DIVISION,
+    ),
+    Mutant(
+        DIVIDE,
+        "forgets what a join orders in its unit",
+        "if len(members) > 1 and len(here) > 1:\n                    self.add_join(join, unit, members, here)\n                else:",
+        "if len(members) > 1 and len(here) > 1:\n                    pass\n                else:",
+        DIVISION,
+    ),
+    Mutant(
+        AMEND,
+        "lays all signals on one side stream",
+        "if all(knows(known, other) for other in last):",
+        "if True:",
+        DIVISION,
+    ),
+    Mutant(
+        PROGRESS,
+        "lets a unit await what it has yet to do something for",
+        "found.append((missing, node))",
+        "pass",
+        DIVISION,
+    ),
+    Mutant(
+        PROGRESS,
+        "takes a way through another unit for one within",
+        "if units[other] == unit:",
+        "if True:",
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "has all units run side by side",
+        "if not one.down[before] & two.up[after]:",
+        "if True:",
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "does not see which units an op reaches",
+        "self.down[other] |= self.down[node]",
+        "pass",
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "keeps pairs that others imply",
+        "if not no_later[after] & (behind | own[before] & ~bits[after])",
+        "if True",
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "drops pairs that only themselves imply",
+        "own[before] & ~bits[after]",
+        "own[before]",
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "forgets what lies below reads at the end",
+        "if len(old.last) > 1:",
+        "if False:",
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "forgets what comes after reads at the beginning",
+        "if len(new.first) > 1:",
+        "if False:",
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "lets scatters of two launches commute",
+        'ACROSS_LAUNCHES = ("read", "accumulate")',
+        'ACROSS_LAUNCHES = ("read", "accumulate", "scatter")',
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "lets sums of two launches conflict",
+        'ACROSS_LAUNCHES = ("read", "accumulate")',
+        'ACROSS_LAUNCHES = ("read",)',
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "sees no crossing of counted overlays",
+        "if one != two and meet and (here[2] or there[2]):",
+        "if False:",
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "compares entries by bytes of other nominal extents",
+        "self.scale = nominal // program.nominal",
+        "self.scale = 1",
+        DIVISION,
+    ),
+    Mutant(
+        HANDSHAKES,
+        "adds a handshake to an await that serves others",
+        "and len(edges.succ[name]) == 1",
+        "and len(edges.succ[name]) >= 1",
+        DIVISION,
+    ),
+    Mutant(
+        MEMORY,
+        "lets units share an arena",
+        "if buffer.is_symmetric or unit_of.get(buffer.device) != unit_of[op.device]:",
+        "if buffer.is_symmetric:",
+        DIVISION,
+    ),
+    Mutant(
+        EVENTS,
+        "drops edges of a unit for a way through another",
+        "return tuple(edge for part in names for edge in reduced(part, graph.edges.pred))",
+        "return tuple(reduced([name for part in names for name in part], graph.edges.pred))",
+        DIVISION,
+    ),
+    Mutant(
         "graphc/reference/moe.py",
         "a reference that writes a row too many",
         "    out[lo:hi] = result",
         "    out[lo : hi + 1] = result[:1]",
         CONTRACTS,
+    ),
+    Mutant(
+        INFER,
+        "ranks: those of one op scatter against each other",
+        'return ("scatter", (op.kin, access.argument)), WRITES',
+        'return ("scatter", (op.step, access.argument)), WRITES',
+    ),
+    Mutant(
+        INFER,
+        "ranks: those of one op may conflict",
+        "if ops[other].kin == op.kin:",
+        "if ops[other].step == op.step:",
+        PEERS,
+    ),
+    Mutant(
+        BIND,
+        "ranks: every row is the first",
+        "return Rows(RowsKind.ROW, row)",
+        "return Rows(RowsKind.ROW, 0)",
+        PEERS,
+    ),
+    Mutant(
+        BIND,
+        "ranks: calls over more of them are alike",
+        "            len(each.peers),",
+        "            0,",
+        PEERS,
+    ),
+    Mutant(
+        CALL,
+        "ranks: the memory of the first is that of all",
+        "for each in argument.buffers):",
+        "for each in argument.buffers[:1]):",
+        PEERS,
+    ),
+    Mutant(
+        CALL,
+        "ranks: the first is given apart, so all are",
+        "        for buffer in argument.buffers:\n            before",
+        "        for buffer in argument.buffers[:1]:\n            before",
+        PEERS,
+    ),
+    Mutant(
+        "graphc/passes/choose_routes.py",
+        "ranks: peers are written without asking",
+        "asked.add(Requirement(Need.PEER_WRITE, device, other))",
+        "pass",
+        PEERS,
+    ),
+    Mutant(
+        "graphc/spec/build.py",
+        "ranks: one after the other, not op by op",
+        "drafts = sorted(drafts, key=lambda each: each.place)",
+        "drafts = list(drafts)",
+        PEERS,
+    ),
+    Mutant(
+        "graphc/spec/buffers.py",
+        "ranks: a buffer of another rank has this one's name",
+        "return declared.rank.prefix + last.prefix.removeprefix(draft.context.rank.prefix)",
+        "return last.prefix",
+        PEERS,
     ),
 )
 

@@ -349,3 +349,35 @@ def test_ranks_that_do_not_scatter_apart_are_found(pieces: int) -> None:
             continue
         with pytest.raises(SpecError, match=r"'rank\.\d/spread.*' both write byte \d+ of 'rank"):
             graph.launch(seed=1)
+
+
+def test_scratch_of_an_iteration_is_that_of_the_same_iteration_on_every_rank() -> None:
+    text = """
+graphc: 1
+name: layers
+ranks: {count: 2}
+devices: {ranks: rank}
+buffers:
+  x: {dtype: f32, shape: [4, 8], role: inout}
+  mid: {dtype: f32, shape: [2, 8], symmetric: true}
+  y: {dtype: f32, shape: [2, 8], role: output}
+ops:
+  - repeat: 2
+    index: layer
+    body:
+      - {name: give, kernel: give, args: {x: x, y: {peers: mid, row: rank}}}
+      - {name: fetch, kernel: fetch, args: {x: {peers: mid}, y: y}}
+"""
+    found = op(program(text), "rank.1/layer.1/give")
+    touched = [each.region.buffer for each in found.accesses]
+    assert touched == ["rank.1/x", "rank.0/layer.1/mid", "rank.1/layer.1/mid"]
+
+
+@pytest.mark.parametrize(("row", "is_right"), [("rank", True), ("0", False), ("rank // 2", False)])
+def test_ranks_that_write_the_same_bytes_are_refused(row: str, is_right: bool) -> None:
+    text = SUM.replace("{peers: sums, row: rank}", f"{{peers: sums, row: {row}}}")
+    if is_right:
+        compiled(text)
+        return
+    with pytest.raises(SpecError, match="the ranks of 'give' conflict"):
+        compiled(text)
