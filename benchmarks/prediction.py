@@ -2,6 +2,7 @@
 
     python benchmarks/prediction.py                               the rows of peer_layer.jsonl
     python benchmarks/prediction.py --rows sweep.jsonl --ops      those of a sweep, and by op
+    python benchmarks/prediction.py --v100                        two V100 beside what was reported
 
 A row of a replay has ``us`` and the values of its schedule, in ``params`` or beside it; rows of the
 same values are taken by their median. An error is predicted / measured - 1. An op's measured time
@@ -28,7 +29,7 @@ SPEC = HERE.parent / "specs" / "moe_peer.yaml"
 EMPTY_US = 4.0
 VALUES = (
     "route", "pieces", "compute", "early", "peer_experts", "expert_blocks", "link_blocks", "emit",
-    "units", "sync", "schedule.cuts.compute",
+    "units", "sync", "sums", "schedule.cuts.compute",
 )  # fmt: skip
 Values = tuple[tuple[str, Any], ...]
 
@@ -69,7 +70,7 @@ def cases_of(paths: Iterable[Path], what: set[str]) -> list[Case]:
     for row in (json.loads(line) for path in paths for line in path.open()):
         if row.get("what", "pieces") not in what or row.get("schedule") == "alone":
             continue
-        given = {**row, **row.get("params", {})}
+        given = {**row, **row.get("params", {}), **row.get("values", {})}
         if "route" not in given or row.get("us", 0) is None:
             continue
         values = tuple((name, plain(given[name])) for name in VALUES if name in given)
@@ -78,6 +79,8 @@ def cases_of(paths: Iterable[Path], what: set[str]) -> list[Case]:
             case.us.append(row["us"])
         if "ops" in row and isinstance(row["ops"], list):
             case.ops = row["ops"]
+        elif "step_us" in row:
+            case.ops = [{"step": step, "us": us} for step, us in row["step_us"].items()]
     return [case for case in found.values() if case.us]
 
 
@@ -142,6 +145,39 @@ def tell_ops(cases: list[Case]) -> Iterator[str]:
         yield f"| {step} | {len(found)} | {measured:.0f} | {predicted:.0f} | {errors:.0%} |"
 
 
+# What was reported of two V100 on PCIe 3 without peer access: an engine of another make, whole
+# prompts in chunks of 16,384 tokens, by the host, with and without 8 pieces.
+LAYERS, CHUNK, PROMPT = 48, 16384, 37808
+COMBINE_MS = (3131.0, 1196.0)  # of a prompt, the wait for the peer included: before and after
+REPORTED = {"activations early, sums in pieces": 7.5, "activations early": 6.0, "sums": 1.6}  # %
+PROMPT_S = 70.0 * PROMPT / 131072  # at the rate of a prompt of 128K: 70 s
+WHOLE = {f"schedule.{op}.pieces": 1 for op in ("sums", "results", "combine", "add")}
+ARMS: dict[str, dict[str, Any]] = {
+    "activations early, sums in pieces": {"pieces": 8, "early": True},
+    "activations early": {"pieces": 8, "early": True, **WHOLE},
+    "sums": {"pieces": 8, "early": False, "schedule.activations.pieces": 1},
+}
+
+
+def tell_v100() -> Iterator[str]:
+    base = prompt_ms(pieces=1, early=False)
+    yield f"a prompt of {PROMPT} tokens, {LAYERS} layers: {base / 1e3:.2f} s in the layers' half"
+    yield "| pieces | saves, ms | of a prompt of " + f"{PROMPT_S:.1f} s | reported |"
+    yield "| --- | --- | --- | --- |"
+    for name, values in ARMS.items():
+        saved = base - prompt_ms(**values)
+        gain = saved / (1e3 * PROMPT_S - saved)
+        yield f"| {name} | {saved:.0f} | +{gain:.1%} | +{REPORTED[name]} % |"
+    yield f"reported of the combine and its wait: {COMBINE_MS[0] - COMBINE_MS[1]:.0f} ms saved"
+
+
+def prompt_ms(**values: Any) -> float:
+    chunks = [CHUNK] * (PROMPT // CHUNK) + [PROMPT % CHUNK]
+    common = {"machine": "v100x2_pcie3", "preset": "full", "route": "host", "compute": 1}
+    times = [graphc.simulate(SPEC, count=rows, **common, **values).total_us for rows in chunks]
+    return LAYERS * sum(times) / 1e3
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -153,7 +189,11 @@ def main() -> None:
     parser.add_argument("--emit", action="store_true", help="other emissions than capture, too")
     parser.add_argument("--each", action="store_true", help="a line for every schedule")
     parser.add_argument("--ops", action="store_true", help="errors by op")
+    parser.add_argument("--v100", action="store_true", help="two V100 beside what was reported")
     options = parser.parse_args()
+    if options.v100:
+        print("\n".join(tell_v100()))
+        return
     paths = options.rows or [HERE / "results" / "peer_layer.jsonl"]
     cases = cases_of(paths, {*options.what.split(",")})
     cases = [each for each in cases if options.emit or each.is_captured]
