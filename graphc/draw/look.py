@@ -84,7 +84,7 @@ def prediction_view(found: Prediction, phases: Phases) -> View:
         ),
         Table(
             "Engines",
-            (Column("engine"), Column("busy", "percent")),
+            (Column("engine"), Column("busy", "share")),
             tuple(engines),
             note="the share of the time in which each had anything to do",
         ),
@@ -201,7 +201,9 @@ def phase_table(phases: Iterable[PhaseTime]) -> Table:
 
 
 def shares_text(shares: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {us_text(part)}" for name, part in shares.items() if part >= SMALL_US)
+    """In which a name and its time stay on one line."""
+    told = (f"{name} {us_text(part)}" for name, part in shares.items() if part >= SMALL_US)
+    return ", ".join(each.replace(" ", "\N{NO-BREAK SPACE}") for each in told)
 
 
 def sweep_page(

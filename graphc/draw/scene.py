@@ -22,7 +22,7 @@ DIGITS = 3  # of microseconds
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; ``kind`` says how its cells are written: text, us, number, percent."""
+    """A column of a table. How cells are written: text, us, number, share, percent, error."""
 
     name: str
     kind: str = "text"

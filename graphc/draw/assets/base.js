@@ -39,6 +39,7 @@ const written = {
   text: (value) => (value === null ? "" : String(value)),
   us: (value) => us(value),
   number: (value) => (value === null ? "–" : Number(value).toLocaleString("en")),
+  share: (value) => `${(100 * value).toFixed(1)} %`,
   percent: (value) => (value === null ? "–" : `${(100 * value).toFixed(1)} %`),
   error: (value) => (value === null ? "–" : signed(100 * value)),
 };
@@ -111,7 +112,8 @@ function tableCard(table, options = {}) {
       const { kind } = table.columns[at];
       const isOff = kind === "error" && value !== null && Math.abs(value) > 0.1;
       const look = kind === "text" ? "is-text" : `is-number${isOff ? (value > 0 ? " over" : " under") : ""}`;
-      return make("td", { class: look }, written[kind](value));
+      const share = kind === "share" ? `--share: ${Math.min(1, value)}` : null;
+      return make("td", { class: `${look}${share ? " is-share" : ""}`, style: share }, written[kind](value));
     });
     return make("tr", {
       class: rowLook(row.cells, row.at) || null, "data-row": row.at,
