@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,27 @@ from division import World, in_order, laid, scheduled
 from small_programs import small_program
 
 from graphc.backends.interleaving import interleaving
-from graphc.ir import Await, Division, Emit, LaunchContract, Placed, Program, Settings
+from graphc.ir import (
+    SPLIT,
+    Access,
+    Await,
+    Axis,
+    Buffer,
+    Division,
+    Emit,
+    LaunchContract,
+    Mode,
+    Op,
+    Opaque,
+    Placed,
+    Placement,
+    Program,
+    Role,
+    Settings,
+)
+from graphc.passes.split_pieces import split_pieces
 from graphc.pipeline import verify
+from graphc.regions import Region
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "divide"
 
@@ -102,3 +122,78 @@ def test_an_entry_that_runs_nothing_on_a_device_still_counts_its_launches() -> N
         assert [unit.name for unit in schedule.units] == ["g0", "g1"]
         begins = [op.name for op in schedule.program if op.work.kind == "begin"]
         assert begins == ["g0/begin", "g1/begin"]
+
+
+def test_a_signal_of_several_ops_goes_if_others_tell_of_all_of_them_together() -> None:
+    """d comes after b0 and b1, q after b2, so that none needs to wait for all three at once."""
+    ops = [
+        {"name": "b0", "at": "g0", "writes": ["x0"]},
+        {"name": "b1", "at": "g0", "writes": ["x1"]},
+        {"name": "d", "at": "g0", "reads": ["x0", "x1"], "writes": ["y"]},
+        {"name": "b2", "at": "g0", "writes": ["x2"]},
+        {"name": "q", "at": "g0", "reads": ["x2"], "writes": ["z"]},
+        {"name": "f", "at": "g1", "reads": ["x0", "x1", "x2", "y", "z"], "writes": ["u"]},
+        {"name": "g", "at": "g1", "reads": ["x0", "x1", "x2", "y", "z"], "writes": ["v"]},
+    ]
+    buffers = {**dict.fromkeys(("x0", "x1", "x2", "y", "z"), "g0"), "u": "g1", "v": "g1"}
+    program = small_program(buffers, ops)
+    kin = tuple(replace(op, family=op.step[0]) for op in program)
+    settings = Settings(emit=Emit.NODES, units=Division.DEVICE)
+    (placed,), _ = laid([replace(program, ops=kin)], settings)
+    assert [op.name for op in placed.graph.program if op.work.kind == "signal"] == [
+        "signal/d",
+        "signal/q",
+    ]
+    execute([replace(program, ops=kin)], settings)
+
+
+def test_a_handshake_leaves_an_await_alone_that_serves_others() -> None:
+    """b and c await a together; only b must not overtake what e of the launch before reads."""
+    ops = [
+        {"name": "a", "at": "g0", "updates": ["s"], "writes": ["x"]},
+        {"name": "b", "at": "g1", "reads": ["x"], "writes": ["t"]},
+        {"name": "c", "at": "g1", "reads": ["x"], "writes": ["v"]},
+        {"name": "e", "at": "g2", "reads": ["t"], "updates": ["w"]},
+    ]
+    buffers = {"s": "g0 state", "x": "g0", "t": "g1", "v": "g1", "w": "g2 state"}
+    settings = Settings(emit=Emit.NODES, units=Division.DEVICE, launch=LaunchContract.FREE)
+    program = small_program(buffers, ops)
+    (placed,), _ = laid([program], settings)
+    after = placed.graph.edges.succ
+    assert set(after["await/b"]) == {"b", "c"}
+    assert set(after["await/b.previous"]) == {"b"}
+    execute([program], settings)
+
+
+def test_entries_with_other_cuts_meet_by_the_same_bytes() -> None:
+    """Rows in quarters and rows in thirds: where they meet is compared at a common extent."""
+    rows = Buffer("t", "g0", "u8", (6,), 1, Role.STATE)
+    quarters = counted("plan", "g0", Mode.WRITE, 4)
+    thirds = counted("move", "g1", Mode.READ, 3)
+    program = Program("p", ("g0", "g1"), {"t": rows}, (), 6)
+    entries = [
+        split_pieces(replace(program, ops=(op,), entry=entry))
+        for op, entry in ((quarters, "step"), (thirds, "move"))
+    ]
+    assert [each.nominal for each in entries] == [8, 6]
+    settings = Settings(emit=Emit.NODES, units=Division.DEVICE, launch=LaunchContract.FREE)
+    (_, move), _ = laid(entries, settings)
+    waits = {
+        op.name: [each.signal for each in op.work.signals]
+        for op in move.graph.program
+        if isinstance(op.work, Await)
+    }
+    assert waits == {
+        "await/move/piece.0.previous": ["step/plan/piece.0.previous", "step/plan/piece.1.previous"],
+        "await/move/piece.1.previous": ["step/plan/piece.1.previous", "step/plan/piece.2.previous"],
+        "await/move/piece.2.previous": ["step/plan/piece.2.previous", "step/plan/piece.3.previous"],
+    }
+
+
+def counted(name: str, device: str, mode: Mode, pieces: int) -> Op:
+    access = Access("t", Region("t", 0, 6), mode, SPLIT)
+    return Op(name, name, device, Opaque(), (access,), Axis(6, 1), placement=cut(pieces))
+
+
+def cut(pieces: int) -> Placement:
+    return Placement(pieces=tuple(Fraction(index, pieces) for index in range(pieces + 1)))
