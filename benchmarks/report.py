@@ -175,7 +175,45 @@ def phases() -> Iterator[str]:
         )
 
 
+def sweep() -> Iterator[str]:
+    """The best few candidates of each route, by their time in the rounds with the baseline."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in rows_of("sweep_peer_layer"):
+        found[row["values"]["route"]].append(row)
+    yield "| route | activations | compute | sums | early | ms | of baseline | wins | launch, us |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+    for route, rows in found.items():
+        for row in sorted(rows, key=lambda each: each["relative"])[:3]:
+            values, cut = row["values"], row["values"]["schedule.cuts.compute"]
+            compute = ", ".join(cut) if isinstance(cut, list) else cut
+            yield (
+                f"| {route} | {values['pieces']} | {compute} | {values['sums']} "
+                f"| {'yes' if values['early'] else 'no'} | {row['us'] / 1e3:.2f} "
+                f"| {row['relative']:.3f} | {row['wins']} of {row['rounds']} "
+                f"| {row['launch_us']:.0f} |"
+            )
+
+
+def simulated() -> Iterator[str]:
+    """Sweeps by a profile, each a new process: medians over the rounds."""
+    found: dict[int, list[Row]] = defaultdict(list)
+    for row in rows_of("sweep_simulated"):
+        found[row["candidates"]].append(row)
+    yield "| candidates | seconds | a second | ms of processor each | peak memory, MB |"
+    yield "| --- | --- | --- | --- | --- |"
+    for candidates, rows in sorted(found.items()):
+        seconds, rate, own_ms, nbytes = (
+            median(row[name] for row in rows)
+            for name in ("seconds", "a_second", "cpu_ms_a_candidate", "peak_bytes")
+        )
+        yield (
+            f"| {candidates:,} | {seconds:.1f} | {rate:.0f} | {own_ms:.0f} | {nbytes / 1e6:.0f} |"
+        )
+
+
 TABLES = {
+    "sweep": sweep,
+    "simulated": simulated,
     "phases": phases,
     "compile": compile_time,
     "start": start,

@@ -1,12 +1,14 @@
 """The peer layer swept on two GPUs: route x pieces of activations, compute and sums x early.
 
     python benchmarks/sweep_peer_layer.py --out FOLDER [--few] [--seconds 300]
+    python benchmarks/sweep_peer_layer.py --page sweep.html --rows results.jsonl
 
 16,384 tokens, half of the experts on the peer. Every candidate is proven, leaves the bits of the
 baseline (one piece over NVLink, the best choice by hand), and is timed in turns with it. Rows are
 written as they are measured; ``--seconds`` ends a sweep that would last longer, and started
 again with the same folder it goes on. The routes are the last axis, so that a part of a sweep has
-all of them.
+all of them. FOLDER/results.jsonl are the rows with what the machine is. A page shows rows with what
+the profile of such a machine predicts for each.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import graphc
+from graphc.gpu.probe import doctor_facts
 from graphc.sweeps.rows import Row, ranked, row_of
 from graphc.sweeps.sweep import Standing
 
@@ -66,6 +69,19 @@ class Clock:
             raise KeyboardInterrupt
 
 
+def machine(preset: str) -> dict[str, Any]:
+    found = doctor_facts(with_rates=False)
+    gpu = found.gpus[0].name if found.gpus else "none"
+    return {
+        "what": "sweep",
+        "gpu": gpu,
+        "gpus": len(found.gpus),
+        "driver": found.driver,
+        "nvrtc": found.nvrtc,
+        "preset": preset,
+    }
+
+
 def tell(rows: Sequence[Row]) -> None:
     failed = [each for each in rows if not each.is_ok]
     print(f"{len(rows)} candidates, {len(failed)} not ok")
@@ -83,11 +99,36 @@ def tell(rows: Sequence[Row]) -> None:
         print(f"{row.outcome.status.value}: {row.candidate.label}: {reason}")
 
 
+def write_page(path: Path, rows: list[dict[str, Any]]) -> None:
+    """The curves of a sweep, measured and predicted; it needs no GPU."""
+    from graphc.draw.look import sweep_page
+
+    for row in rows:
+        found = graphc.simulate(SPEC, machine="h200x2", preset=row["preset"], **row["values"])
+        row["predicted_us"] = found.total_us
+    best = ranked(map(row_of, rows))[0]
+    page = sweep_page(
+        rows,
+        name="moe_peer",
+        axes=list(rows[0]["values"]),
+        winner=best.candidate.index,
+        basis="measured",
+        baseline_us=best.outcome.facts["baseline_us"],
+    )
+    path.write_text(page, encoding="utf-8")
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--page", type=Path, help="write a page of --rows, measure nothing")
+    parser.add_argument("--rows", type=Path)
     parser.add_argument("--few", action="store_true", help="20 candidates, to see whether it works")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--preset", default="full")
@@ -95,8 +136,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--workers", type=int)
     options = parser.parse_args()
+    if options.page is not None:
+        write_page(options.page, rows_of(options.rows))
+        return 0
     try:
-        found = graphc.sweep(
+        graphc.sweep(
             SPEC,
             FEW if options.few else AXES,
             preset=options.preset,
@@ -112,10 +156,11 @@ def main() -> int:
         )
     except KeyboardInterrupt:
         print("stopped: the same command goes on")
-        lines = (options.out / "rows.jsonl").read_text().splitlines()
-        tell([row_of(json.loads(line)) for line in lines])
-        return 0
-    tell(found.rows)
+    rows = rows_of(options.out / "rows.jsonl")
+    tell([*map(row_of, rows)])
+    with (options.out / "results.jsonl").open("w") as file:
+        facts = machine(options.preset)
+        file.writelines(json.dumps({**facts, **row}) + "\n" for row in rows)
     return 0
 
 

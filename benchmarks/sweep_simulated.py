@@ -12,12 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from compile_time import processor
 
 HERE = Path(__file__).parent
 SPEC = HERE.parent / "specs" / "moe_peer.yaml"
@@ -108,9 +111,10 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    facts = {"python": platform.python_version(), "processor": processor()}
     for number in range(options.rounds):
         for candidates in options.sizes:
-            row = {"round": number, **measured(candidates, options.workers)}
+            row = {**facts, "round": number, **measured(candidates, options.workers)}
             print(line_of(row), flush=True)
             if options.out:
                 with options.out.open("a") as file:
