@@ -114,7 +114,8 @@ class Measured:
         """What one replay leaves, of inputs as they were at first."""
         self.refresh()
         graph.poison()
-        graph.launch()
+        for entry in graph.plan.sequence or graph.entries[:1]:
+            graph.launch(entry=entry)
         graph.synchronize()
         return {each.name: copied(graph, each.name) for each in output_buffers(graph.program)}
 
