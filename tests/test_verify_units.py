@@ -199,6 +199,14 @@ def test_a_handshake_mends_it() -> None:
     assert "'use' of the replay before" in faults(divided(*early))
 
 
+@pytest.mark.parametrize("launch", [FREE, JOINED])
+def test_a_handshake_knows_nothing_of_its_own_launch(launch: LaunchContract) -> None:
+    """Though its signal may have come already, it does not wait for that."""
+    awaits = hear("b", "send", handshake=True)
+    found = faults(divided(*BOTH, SEND, signal("send", "a"), awaits, USE, launch=launch))
+    assert "'use' and 'send' touch m[0:8] (read-after-write)" in found
+
+
 def test_a_handshake_knows_the_entry_that_it_names_and_no_other() -> None:
     """What `other` reads last must be heard of, too: it may be launched between."""
     step = divided(
