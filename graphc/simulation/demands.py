@@ -22,8 +22,9 @@ from graphc.ir import (
     Join,
     Kernel,
     Op,
-    Program,
+    Schedule,
     Signal,
+    Signalling,
 )
 from graphc.kernels.contract import Catalog, Contract
 from graphc.kernels.costs import contracts_of
@@ -110,10 +111,10 @@ def to_peer(source: int, target: int) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Demands:
-    """The demands of the ops of one program on one machine, at one count."""
+    """The demands of the ops of one schedule on one machine, at one count."""
 
     profile: ProfileSpec
-    program: Program
+    schedule: Schedule
     placed: Mapping[str, int]  # device -> GPU
     catalog: Catalog
     count: int | None
@@ -124,7 +125,7 @@ class Demands:
     known: dict[tuple[str, int], Demand] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        program = self.program
+        program = self.schedule.program
         count = program.capacity if self.count is None else self.count
         self.count = count
         self.contracts = contracts_of(program, self.catalog)
@@ -152,7 +153,7 @@ class Demands:
             case Kernel() if op.work.template in self.contracts:
                 return self.kernel(op, op.work, rows)
             case Signal() | Await():
-                return self.small(op)
+                return self.signalling(op)
             case _:
                 return self.unknown(op)
 
@@ -242,8 +243,11 @@ class Demands:
             flows,
         )
 
-    def small(self, op: Op) -> Demand:
+    def signalling(self, op: Op) -> Demand:
+        """A tiny kernel, or a memory node, which is on no multiprocessor."""
         gpu, us = self.placed[op.device], self.profile.overhead.kernel_us
+        if self.schedule.sync is Signalling.MEMOPS:
+            return Demand(Kind.NONE, "none", gpu, us)
         return Demand(Kind.NARROW, "sm", gpu, us, sms=1.0)
 
     def unknown(self, op: Op) -> Demand:

@@ -12,6 +12,9 @@ An op starts when all that it waits for has ended, a latency later, and its engi
   (seen with kernels that write host memory: what waits behind such a kernel's neighbour waits for
   the kernel, too).
 
+- A kernel that awaits signals of other GPUs has its multiprocessor from its start until the last of
+  them has come.
+
 What runs progresses at the rate of its slowest need: arithmetic by the multiprocessors that it has,
 its share of the memory, its share of each link that it passes (all shares fair: nobody gets less
 than an even part as long as they could use it). Rates change when anything starts or ends.
@@ -41,6 +44,7 @@ class Task:
     place: int  # of its GPU, or -1: the host
     priority: int = 0
     issued_us: float = 0.0
+    awaits: tuple[int, ...] = ()  # it ends when these have ended, too
 
 
 @dataclass(slots=True)
@@ -111,6 +115,10 @@ class Simulation:
         self.after: list[list[int]] = [[] for _ in tasks]
         self.forks = [False] * len(tasks)  # another stream waits for it
         self.parts = [0] * len(tasks)  # activities that have not ended
+        self.awaited = [len(each.awaits) for each in tasks]  # that have not ended
+        self.wakes: list[list[int]] = [[] for _ in tasks]
+        self.come_us = [0.0] * len(tasks)  # the latest signal
+        self.spinning: dict[int, Activity] = {}
         self.flowing: list[Activity] = []
         self.events: list[tuple[float, int, int, int, Activity | None]] = []
         self.turn = 0
@@ -123,6 +131,8 @@ class Simulation:
             for each in task.before:
                 self.after[each].append(index)
                 self.forks[each] |= self.tasks[each].stream != task.stream
+            for each in task.awaits:
+                self.wakes[each].append(index)
             if not task.before:
                 self.push(task.issued_us, index)
         events, gpus = self.events, self.gpus
@@ -261,6 +271,8 @@ class Simulation:
     def finish(self, index: int, now: float) -> None:
         self.ran[index].stop_us = now
         task, ran, missing = self.tasks[index], self.ran, self.missing
+        for number in self.wakes[index]:
+            self.wake(number, index, now)
         over = self.overhead
         for number in self.after[index]:
             other, found = self.tasks[number], ran[number]
@@ -276,6 +288,16 @@ class Simulation:
             missing[number] -= 1
             if not missing[number]:
                 self.push(max(found.ready_us, other.issued_us), number)
+
+    def wake(self, index: int, signal: int, now: float) -> None:
+        """A signal comes for a task, which ends with the last one."""
+        when = now + self.overhead.across_gpus_us
+        self.come_us[index] = max(self.come_us[index], when)
+        self.awaited[index] -= 1
+        activity = self.spinning.pop(index, None) if not self.awaited[index] else None
+        if activity is not None:
+            self.ran[index].cause = signal
+            self.settle(activity, now)
 
     # --- multiprocessors ---------------------------------------------------------------------
 
@@ -348,6 +370,9 @@ class Simulation:
 
     def settle(self, activity: Activity, now: float) -> None:
         """How long it takes from now on, and when it will end if nothing changes."""
+        if self.awaited[activity.task]:
+            self.spinning[activity.task] = activity
+            return
         fluid = activity.compute_us
         if activity.flow_us > fluid:
             fluid = activity.flow_us
@@ -355,6 +380,9 @@ class Simulation:
             if each > fluid:
                 fluid = each
         duration = activity.demand.fixed_us + fluid or LEAST_US
+        if self.tasks[activity.task].awaits:
+            left = self.come_us[activity.task] - now
+            duration = max(left, duration - (now - activity.since_us), LEAST_US)
         if duration == activity.duration_us:
             return
         if activity.duration_us:

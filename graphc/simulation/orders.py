@@ -15,6 +15,7 @@ class Orders:
     ops: tuple[Op, ...]
     streams: tuple[str, ...]  # of each op
     before: tuple[tuple[int, ...], ...]  # ops that have to end first
+    awaits: tuple[tuple[int, ...], ...]  # signals that have to come before its end
     previous: tuple[int, ...]  # the op before on its stream, or -1
     calls: tuple[int, ...]  # instructions issued before it: records and waits count
 
@@ -42,11 +43,13 @@ def orders_of(schedule: Schedule) -> Orders:
     signals = {
         op.work.signal: index for index, op in enumerate(found) if isinstance(op.work, Signal)
     }
+    awaits: list[tuple[int, ...]] = [() for _ in found]
     for index, op in enumerate(found):
         if isinstance(op.work, Await):
-            awaited = [each.signal for each in op.work.signals if not each.is_handshake]
-            before[index] += tuple(signals[each] for each in awaited if each in signals)
-    return Orders(found, streams, tuple(before), tuple(previous), tuple(at for at, _ in runs))
+            names = [each.signal for each in op.work.signals if not each.is_handshake]
+            awaits[index] = tuple(signals[each] for each in names if each in signals)
+    calls = tuple(at for at, _ in runs)
+    return Orders(found, streams, tuple(before), tuple(awaits), tuple(previous), calls)
 
 
 def by_streams(

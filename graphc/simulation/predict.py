@@ -57,6 +57,7 @@ class Prediction:
     def waited_for(self, index: int, stream: str) -> tuple[str, ...]:
         ran, orders = self.ran, self.orders
         others = [each for each in orders.before[index] if orders.streams[each] != stream]
+        others += orders.awaits[index]
         others.sort(key=lambda each: (-ran[each].stop_us, each))
         cause = ran[index].cause
         if cause >= 0 and orders.streams[cause] != stream:
@@ -74,7 +75,7 @@ def predict(
 ) -> Prediction:
     """Let a schedule run on a machine whose devices are ``placed`` on its GPUs."""
     orders, links = orders_of(schedule), Links.of(profile)
-    demands = Demands(profile, schedule.program, placed, catalog, count)
+    demands = Demands(profile, schedule, placed, catalog, count)
     tasks = tuple(tasks_of(schedule, profile, orders, demands, placed))
     ran = tuple(run(tasks, profile, links))
     host_us = launch_us(schedule, profile, placed)
@@ -108,6 +109,7 @@ def tasks_of(
                 -1 if op.device == HOST else placed[op.device],
                 priorities[stream],
                 begin_us + call_us * orders.calls[index],
+                orders.awaits[index],
             )
         )
     return found

@@ -167,3 +167,20 @@ def test_nothing_is_faster_than_alone(machine: ProfileSpec, tasks: list[Task]) -
     alone = [ran(machine, replace(each, before=()))[0].stop_us for each in tasks]
     for one, least in zip(ran(machine, *tasks), alone, strict=True):
         assert one.stop_us - one.start_us >= least - 1e-6
+
+
+def test_an_await_keeps_its_multiprocessor_until_the_signal_comes(machine: ProfileSpec) -> None:
+    """The wide kernel beside it takes the nine others at once, and the tenth at 14."""
+    signal = replace(task(narrow(10, sms=1), stream=2), place=1)
+    signal = replace(signal, demand=replace(signal.demand, gpu=1))
+    spin = replace(task(narrow(1, sms=1), stream=0), awaits=(0,))
+    found = ran(machine, signal, spin, task(wide(20), stream=1), task(narrow(1, sms=1), (1,)))
+    assert times(found) == [(0, 10), (0, 14), (0, 34), (20, 21)]
+    assert found[1].cause == 0
+
+
+def test_an_await_whose_signal_has_come_is_a_tiny_kernel(machine: ProfileSpec) -> None:
+    signal = replace(task(narrow(3, sms=1), stream=2), place=1)
+    signal = replace(signal, demand=replace(signal.demand, gpu=1))
+    late = replace(task(narrow(1, sms=1), (2,)), awaits=(0,))
+    assert times(ran(machine, signal, late, task(wide(20))))[1] == (21, 22)
