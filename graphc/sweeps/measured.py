@@ -80,7 +80,8 @@ class Measured:
             graph.bind({name: self.graph[name] for name in self.filled})
             found = differences(self.run(graph), self.expected)
             if found:
-                reason = "; ".join(str(each) for each in found)
+                more = f" (and {len(found) - 1} more outputs)" if len(found) > 1 else ""
+                reason = f"{found[0]}{more}"
                 return Outcome(Status.DIFFERENT, self.basis, reason, params=params)
             return self.timed(graph)
 
@@ -230,8 +231,10 @@ def launch_us(graph: Graph) -> float:
     return median(times)
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
+def checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings and the GPUs: rows of one kind of machine say nothing about another."""
     from graphc.api import has_gpu
+    from graphc.gpu import open_driver
 
     for name in ("rounds", "replays"):
         if not isinstance(settings[name], int) or settings[name] < 1:
@@ -244,3 +247,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
             hint="--simulate MACHINE predicts without one (machine= in Python); "
             "--backend reference tries a sweep out, by the host's clock",
         )
+    if settings["backend"] == "reference":
+        return dict(settings)
+    driver = open_driver()
+    return {**settings, "gpus": [driver.device(at).name for at in range(driver.device_count())]}

@@ -175,8 +175,7 @@ def evaluator(machine: PathLike | None, **settings: Any) -> tuple[str, dict[str,
     """What judges candidates, and what it has to know."""
     if machine is not None:
         return simulated.EVALUATOR, {"machine": simulated.checked_machine(machine)}
-    measured.check_settings(settings)
-    return measured.EVALUATOR, settings
+    return measured.EVALUATOR, measured.checked_settings(settings)
 
 
 def run_sweep(wanted: Wanted) -> Sweep:

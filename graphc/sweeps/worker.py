@@ -1,13 +1,15 @@
 """A worker: a process of its own that judges one candidate after the other.
 
-``python -m graphc.sweeps.worker N`` speaks over the connection with file number N: a job comes in
+``python -m graphc.sweeps.worker N P`` speaks with process P over file number N: a job comes in
 and the baseline's outcome goes out; then candidates come in and outcomes go out, each with whether
 the worker goes on. It ends when its sweep does, and after a fault that its process cannot outlive.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,14 +20,25 @@ from graphc.sweeps.rows import Basis, Outcome, Status
 from graphc.text.diagnostics import CompilerBug, CudaError, GraphcError, SpecError, UsageError
 from graphc.text.words import Value
 
+PR_SET_PDEATHSIG = 1
 MANY = 600  # characters of a reason
 
 
 def main() -> None:
-    connection = Connection(int(sys.argv[1]))
+    number, sweep = map(int, sys.argv[1:])
+    end_with(sweep)
+    connection = Connection(number)
     os.dup2(2, 1)  # what functions of the author print is no output of the sweep's
     with suppress(EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         serve(connection)
+
+
+def end_with(sweep: int) -> None:
+    """Let a sweep that is killed take a worker along that hangs, and would keep its GPU."""
+    with suppress(OSError, AttributeError):  # not Linux: it ends when it speaks again
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != sweep:  # it was killed before that
+        os._exit(1)
 
 
 def serve(connection: Connection) -> None:

@@ -205,12 +205,13 @@ def started(job: Job) -> Worker:
     words = tempfile.TemporaryFile()  # noqa: SIM115
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "graphc.sweeps.worker", str(theirs.fileno())],
+            [sys.executable, "-m", "graphc.sweeps.worker", str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=words,
             env={**os.environ, "PYTHONPATH": search_path()},
+            start_new_session=True,  # what the user stops is the sweep, which ends them
         )
     finally:
         theirs.close()

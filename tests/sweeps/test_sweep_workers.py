@@ -112,6 +112,39 @@ def test_workers_end_with_their_sweep(pool: Pool) -> None:
     assert process.poll() is not None
 
 
+def test_a_worker_that_hangs_ends_with_a_sweep_that_is_killed() -> None:
+    import os
+    import signal
+    import subprocess
+
+    program = (
+        "import sys, time; sys.path[:] = sys.argv[1:]; import test_sweep_workers as t; "
+        "pool = t.Pool(t.Job(str(t.OFFLOAD), 'sweep_cases:Scripted'), 1, 60.0); "
+        "pool.baseline; pool.give(t.Candidate(0, {'how': 'hang'})); "
+        "print(pool.workers[0].process.pid, flush=True); time.sleep(60)"
+    )
+    sweep = subprocess.Popen(
+        [sys.executable, "-c", program, *sys.path], stdout=subprocess.PIPE, text=True
+    )
+    assert sweep.stdout is not None
+    worker = int(sweep.stdout.readline())
+    assert is_alive(worker)
+    os.kill(sweep.pid, signal.SIGKILL)
+    sweep.communicate()
+    until = time.monotonic() + 20
+    while is_alive(worker) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not is_alive(worker)
+
+
+def is_alive(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 def test_few_candidates_start_few_workers() -> None:
     assert [enough(count, 8) for count in (1, 16, 1000)] == [1, 2, 8]
     assert cores() >= 1
