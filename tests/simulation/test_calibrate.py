@@ -89,6 +89,22 @@ def test_a_machine_is_found_again(name: str, tmp_path: Path) -> None:
         assert found.peer.copy_gb_s == pytest.approx(was.peer.copy_gb_s, rel=0.03)
 
 
+def test_one_gpu_is_enough(tmp_path: Path) -> None:
+    was = load_profile("h200x2")
+    single = was.model_copy(update={"peer": None, "gpus": was.gpus.model_copy(update={"count": 1})})
+    path = tmp_path / "single.yaml"
+    path.write_text(as_text(calibrate("single", bench=SimulatedBench(single))))
+    found = load_profile(path)
+    assert found.gpus.count == 1
+    assert found.peer is None
+    assert found.host.to_host_gb_s == pytest.approx(was.to_host_gb_s(0), rel=0.02)
+    assert found.host.all_gb_s == found.host.both_ways_gb_s
+    total_us = graphc.simulate("moe_peer", machine=found, route="host_copy").total_us
+    assert total_us == pytest.approx(
+        graphc.simulate("moe_peer", machine=single, route="host_copy").total_us, rel=0.06
+    )
+
+
 @pytest.mark.parametrize("route", ["host", "host_copy", "p2p"])
 @pytest.mark.parametrize("pieces", [1, 16])
 def test_what_was_calibrated_predicts_alike(route: str, pieces: int, tmp_path: Path) -> None:
