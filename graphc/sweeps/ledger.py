@@ -52,6 +52,7 @@ class Ledger:
         self.rows: dict[str, Row] = {}
         self.claims: dict[str, list[FrozenTrial]] = {}  # of all processes, by candidate
         self.own: dict[str, int] = {}  # candidate -> our trial
+        self.settled = 0  # trials at the beginning of which nothing new can be heard
         with told(self.name):
             self.study = self._study(identity)
             self.refresh()
@@ -87,18 +88,25 @@ class Ledger:
         with told(self.name):
             trials = self.storage.get_all_trials(self.study, deepcopy=False)
         self.claims = {}
-        for trial in trials:
+        while self.settled < len(trials) and self._is_settled(trials[self.settled]):
+            self.settled += 1
+        for trial in trials[self.settled :]:
             key = trial.user_attrs.get("key")
             if key is None:
                 continue
-            if "row" in trial.user_attrs and key not in self.rows:
-                self.rows[key] = row_of(trial.user_attrs["row"])
-            if trial.state.is_finished():
+            if self._is_settled(trial):
                 continue
             if self._is_abandoned(trial):
                 self._fail(trial._trial_id)
             else:
                 self.claims.setdefault(key, []).append(trial)
+
+    def _is_settled(self, trial: FrozenTrial) -> bool:
+        """Whether nothing can become of it any more; what became of it is among the rows then."""
+        attributes = trial.user_attrs
+        if "row" in attributes and attributes["key"] not in self.rows:
+            self.rows[attributes["key"]] = row_of(attributes["row"])
+        return trial.state.is_finished()
 
     def _fail(self, trial: int) -> None:
         """End a trial without a row; somebody else may have done so, and a full disk is no news."""
