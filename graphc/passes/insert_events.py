@@ -31,6 +31,7 @@ from graphc.ir import (
 )
 from graphc.passes.closure import NOTHING, History, grown, histories, joined, knows
 from graphc.passes.find_units import unit_numbers
+from graphc.text.diagnostics import Span
 
 BEGIN = 0  # the bit of the origin's beginning; the op issued as n-th has bit n
 
@@ -139,27 +140,32 @@ def lay_out(placed: Placed, part: Part) -> Laid:
 def issue(placed: Placed, laid: Sequence[Laid]) -> tuple[Instruction, ...]:
     """The instructions in order of issue."""
     spans = {op.name: op.span for op in placed.graph.program.ops}
-    result: list[Instruction] = []
-    steps: dict[str, list[Instruction]] = {}
-    for unit in laid:
-        origin, events = unit.part.origin, unit.events
-        if BEGIN in unit.recorded:
-            result.append(Record(origin, events[BEGIN]))
-        for bit, name in enumerate(unit.part.order, start=1):
-            stream, span = placed.stream_of[name], spans[name]
-            step: list[Instruction] = [
-                Wait(stream, events[other], span) for other in unit.waits[bit - 1]
-            ]
-            step.append(Run(stream, name, span))
-            if bit in unit.recorded:
-                step.append(Record(stream, name, span))
-            steps[name] = step
+    result: list[Instruction] = [
+        Record(each.part.origin, each.events[BEGIN]) for each in laid if BEGIN in each.recorded
+    ]
+    turns: dict[str, Iterator[list[Instruction]]] = {}
+    for each in laid:
+        turns |= dict.fromkeys(each.part.streams, issue_unit(placed, each, spans))
     for name in placed.order:
-        result += steps[name]
-    for unit in laid:
-        origin, events = unit.part.origin, unit.events
-        result += (Wait(origin, events[other], spans[events[other]]) for other in unit.joins)
+        result += next(turns[placed.stream_of[name]])
+    for each in laid:
+        origin, events = each.part.origin, each.events
+        result += (Wait(origin, events[other], spans[events[other]]) for other in each.joins)
     return tuple(result)
+
+
+def issue_unit(
+    placed: Placed, laid: Laid, spans: Mapping[str, Span]
+) -> Iterator[list[Instruction]]:
+    """For each op of a unit its waits, the op, and its record."""
+    events, recorded = laid.events, laid.recorded
+    for bit, (name, waits) in enumerate(zip(laid.part.order, laid.waits, strict=True), start=1):
+        stream, span = placed.stream_of[name], spans[name]
+        step: list[Instruction] = [Wait(stream, events[other], span) for other in waits]
+        step.append(Run(stream, name, span))
+        if bit in recorded:
+            step.append(Record(stream, name, span))
+        yield step
 
 
 def reduced_edges(graph: Graph, units: Sequence[Unit]) -> tuple[tuple[str, str], ...]:
