@@ -65,6 +65,7 @@ class Demand:
     blocks_a_sm: int = 1
     memory: tuple[tuple[int, float], ...] = ()  # (GPU, bytes)
     flows: tuple[Flow, ...] = ()
+    pushes: bool = False  # a kernel that writes over a link
 
 
 NOTHING = Demand(Kind.NONE, "none")
@@ -241,7 +242,11 @@ class Demands:
             fit,
             ((gpu, nbytes),),
             flows,
+            any(each.mode.is_write and self.is_remote(each, gpu) for each in op.accesses),
         )
+
+    def is_remote(self, access: Access, gpu: int) -> bool:
+        return self.places[access.region.buffer] != gpu
 
     def signalling(self, op: Op) -> Demand:
         """A tiny kernel, or a memory node, which is on no multiprocessor."""

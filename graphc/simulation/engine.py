@@ -8,6 +8,9 @@ An op starts when all that it waits for has ended, a latency later, and its engi
   kernel holds. Of kernels that wait the first of the highest priority comes first, and others do
   not pass it.
 
+- A kernel that pushes over a link gives up its multiprocessors nearly at once, the last of them so
+  late that the next push, which comes a step later, has them before a wide kernel has begun there
+  (seen by the host and by peers: about four pieces of a transfer pass until a product has all).
 - The end of a kernel, as other streams see it, waits for kernels that are on a link of its GPU then
   (seen with kernels that write host memory: what waits behind such a kernel's neighbour waits for
   the kernel, too).
@@ -29,9 +32,10 @@ from heapq import heappop, heappush
 from graphc.profiles import OverheadSpec, ProfileSpec, at
 from graphc.simulation.demands import Demand, Kind, Links
 
-START, STOP = 0, 1
+START, STOP, OPEN = 0, 1, 2
 NEVER = float("inf")
 LEAST_US = 1e-6
+LATE = 0.3  # of the multiprocessors of a kernel that pushes: wide ones get them a step later
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class Gpu:
 
     sms: float
     wide: float = 0.0  # multiprocessors held
+    kept: float = 0.0  # free, but not for wide kernels yet
     narrow: list[Activity] = field(default_factory=list)
     users: list[Activity] = field(default_factory=list)  # of its memory
     pending: list[tuple[int, int, int]] = field(default_factory=list)  # (priority, turn, task)
@@ -143,6 +148,9 @@ class Simulation:
                 _, _, what, number, activity = heappop(events)
                 if what == START:
                     self.start(number, now, touched)
+                elif what == OPEN:
+                    self.gpus[number].kept = 0.0
+                    touched.append(number)
                 elif activity is not None and activity.version == number:
                     self.stop(activity, now, touched)
             for gpu in dict.fromkeys(touched):
@@ -243,8 +251,17 @@ class Simulation:
                     gpu.wide -= activity.sms
                 else:
                     gpu.narrow.remove(activity)
+                    if demand.pushes and gpu.pending:
+                        self.keep(demand.gpu, LATE * activity.sms, now)
         if not self.parts[index] and index not in self.gpus[demand.gpu].unplaced:
             self.end(index, now)
+
+    def keep(self, number: int, sms: float, now: float) -> None:
+        """Keep some multiprocessors from wide kernels until the next op of a stream has come."""
+        self.gpus[number].kept = sms
+        self.turn += 1
+        when = now + 2 * self.overhead.same_stream_us
+        heappush(self.events, (when, self.turn, OPEN, number, None))
 
     def end(self, index: int, now: float) -> None:
         """All of a task's work is done; others may have to wait a little longer."""
@@ -322,7 +339,7 @@ class Simulation:
                 gpu.narrow.append(activity)
                 self.begin(index, activity, gpu, now)
                 continue
-            free = gpu.sms - gpu.wide - gpu.narrow_sms
+            free = gpu.sms - gpu.wide - max(gpu.narrow_sms, gpu.kept)
             taken = min(gpu.unplaced[index], free)
             if taken < min(1.0, gpu.unplaced[index]):
                 return

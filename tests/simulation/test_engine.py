@@ -184,3 +184,18 @@ def test_an_await_whose_signal_has_come_is_a_tiny_kernel(machine: ProfileSpec) -
     signal = replace(signal, demand=replace(signal.demand, gpu=1))
     late = replace(task(narrow(1, sms=1), (2,)), awaits=(0,))
     assert times(ran(machine, signal, late, task(wide(20))))[1] == (21, 22)
+
+
+def test_a_wide_kernel_gets_the_last_places_of_pushes_a_step_late(machine: ProfileSpec) -> None:
+    """Seven of ten places when the first push ends; the next push comes 1 us later and has three.
+
+    Of these the wide kernel gets 2.1 when that one ends, and the rest 2 us later.
+    """
+    push = replace(narrow(10, is_on_link=True), pushes=True)
+    first, second = task(push, priority=-1), task(push, (0,), priority=-1)
+    found = ran(machine, first, second, task(wide(20), stream=1))
+    assert times(found) == [(0, 10), (11, 21), (10, 43)]
+    pull = narrow(10, is_on_link=True)
+    first, second = task(pull, priority=-1), task(pull, (0,), priority=-1)
+    found = ran(machine, first, second, task(wide(20), stream=1))
+    assert times(found) == [(0, 10), (30, 40), (10, 30)]
