@@ -492,7 +492,9 @@ def routed(case: Case, generator: np.random.Generator) -> Arrays:
     local = int(case.scalars.get("local", extents.get("local", 3)))
     tokens = 3 * capacity // 4
     topk = generator.integers(-1, ranks * local + 1, (capacity, extents.get("top_k", slots)))
-    topk[generator.random(topk.shape) < 0.1] = 2**32
+    kind = dtype(case.dtype_of("topk") if "topk" in case.given else "i32").numpy
+    if kind.itemsize == 8:
+        topk[generator.random(topk.shape) < 0.1] = 2**32
     routes = generator.integers(-(2**31), 2**31, (capacity, slots, 2)).astype(np.int32)
     number = [0] * ranks
     for token in range(tokens):
@@ -505,7 +507,7 @@ def routed(case: Case, generator: np.random.Generator) -> Arrays:
             number[home] += 1
     room = extents.get("rows", capacity) - max(number)
     found = {
-        "topk": topk,
+        "topk": topk.astype(kind),
         "tokens": np.array([tokens], np.int32),
         "routes": routes,
         "offsets": generator.integers(0, room + 1, ranks).astype(np.int32),
@@ -723,6 +725,10 @@ def ep_routing_cases() -> Iterator[Case]:
     symbols = {"capacity": 40, "top_k": 4, "slots": 2, "ranks": 2, "local": 3}
     scalars = {"active": 40}
     yield Case("ep_count", symbols, absent=("status",), scalars=scalars, inputs="routed")
+    narrow = {"topk": "i32"}
+    yield Case("ep_count", symbols, narrow, scalars=scalars, inputs="routed")
+    fresh = {"capacity": 40, "top_k": 4, "ranks": 2}
+    yield Case("ep_fresh", fresh, narrow, scalars={**scalars, "rank": 0}, inputs="stamped")
 
 
 def ep_dispatch_cases() -> Iterator[Case]:
@@ -747,6 +753,12 @@ def ep_dispatch_cases() -> Iterator[Case]:
     yield Case("ep_dispatch", symbols, absent=("s", "ys", "ids", "w", "topk_w"), **kinds)
     yield Case("ep_dispatch_quant", symbols, **kinds)
     yield Case("ep_dispatch_quant", symbols, absent=("ids", "w", "topk_w", "fault"), **kinds)
+    narrow = {"topk": "i32"}
+    yield Case("ep_dispatch", symbols, narrow, absent=("s", "ys"), **kinds)
+    symbols_of = ("rows", "top_k", "ranks")
+    for rows, top_k, ranks in ((1, 1, 1), (50, 6, 4), (3000, 8, 64)):
+        given = dict(zip(symbols_of, (rows, top_k, ranks), strict=True))
+        yield Case("ep_received", given, inputs="spanned")
     wide = ep_symbols(10, 9216, 2, 2)
     yield Case("ep_dispatch_quant", wide, **kinds)
     for kernel in ("ep_dispatch", "ep_dispatch_quant"):

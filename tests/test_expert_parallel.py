@@ -23,7 +23,11 @@ from expert_parallel_runs import SPEC, array, compiled, named, run_case
 
 import graphc
 from graphc.backends.reference import ReferenceGraph
+from graphc.inputs import random_inputs
+from graphc.resources import shipped
 from graphc.text.diagnostics import SpecError, UsageError
+
+LAYER = shipped("specs") / "moe_ep.yaml"
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=str)
@@ -60,6 +64,47 @@ def test_units_change_nothing(units: str, replays_: str) -> None:
     case = Case(ranks=4, tokens=(5, 0, 3, 8), replays=replays_)
     with ReferenceGraph(compiled(case, gpus=4, **{"schedule.units": units})) as graph:
         run_case(case, graph)
+
+
+# ---- with experts -------------------------------------------------------------------------------
+
+
+def wide(values: Any) -> Any:
+    return np.asarray(values).astype(np.float64)
+
+
+def layer_row(inputs: dict[str, Any], rank: int, token: int, *, ranks: int, top_k: int) -> Any:
+    """What the layer makes of one token, by the formula."""
+    x = wide(inputs[f"rank.{rank}/x"][token])
+    logits = wide(inputs[f"rank.{rank}/w_route"]) @ x
+    chosen = np.argsort(-logits, kind="stable")[:top_k]
+    share = np.exp(logits[chosen] - logits.max())
+    result = np.zeros_like(x)
+    for expert, weight in zip(chosen, share / share.sum(), strict=True):
+        local = len(logits) // ranks
+        up = wide(inputs[f"rank.{expert // local}/w_up"][expert % local])
+        down = wide(inputs[f"rank.{expert // local}/w_down"][expert % local])
+        gate, value = np.split(up @ x, 2)
+        result += weight * (down @ (gate / (1 + np.exp(-gate)) * value))
+    return result
+
+
+@pytest.mark.parametrize("layout", AXES["layout"])
+@pytest.mark.parametrize("ranks", [1, 3, 8])
+def test_the_layer_with_experts_is_what_its_formula_says(ranks: int, layout: str) -> None:
+    plan = graphc.compile(LAYER, preset="small", cubins=False, ranks=ranks, layout=layout)
+    inputs = random_inputs(plan, seed=ranks)
+    with ReferenceGraph(plan) as graph:
+        graph.bind(inputs)
+        for seed in (None, 1):  # in order, and in another order that is allowed
+            graph.poison()
+            graph.launch(seed=seed)
+            graph.synchronize()
+            for rank in range(ranks):
+                out = wide(graph[f"rank.{rank}/out"])
+                for token in range(int(inputs[f"rank.{rank}/tokens"][0])):
+                    row = layer_row(inputs, rank, token, ranks=ranks, top_k=3)
+                    np.testing.assert_allclose(out[token], row, rtol=0.05, atol=0.02)
 
 
 # ---- what is refused or reported ----------------------------------------------------------------
@@ -102,7 +147,9 @@ def test_a_number_of_tokens_that_changed_is_a_stale_preparation() -> None:
         graph.launch(entry="prepare")
         graph.bind(named(replace(first, tokens=[4, 3])))
         graph.launch(entry="step")
-        with pytest.raises(UsageError, match="op 'rank.1/fresh': .* launch the entry 'prepare' again"):
+        with pytest.raises(
+            UsageError, match=r"op 'rank.1/fresh': .* launch the entry 'prepare' again"
+        ):
             graph.synchronize()
 
 

@@ -33,7 +33,7 @@ def stages(path: Any, **values: Any) -> dict[str, Any]:
 
 
 def test_there_is_a_layer() -> None:
-    assert [each.stem for each in LAYERS] == ["ep_throughput", "moe_peer"]
+    assert [each.stem for each in LAYERS] == ["ep_throughput", "moe_ep", "moe_peer"]
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -246,6 +246,13 @@ def destinations(
             yield each, lo + token, row[token, entry]
 
 
+def received_ids(*, ids: Array, spans: Array, y: Array) -> None:
+    """The ids of the rows that were received; -1 elsewhere."""
+    y[:] = -1
+    for start, number in spans.tolist():
+        y[start : start + number] = ids[start : start + number]
+
+
 def identity(
     *,
     x: Array,

@@ -5,14 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from expert_parallel_cases import Case, all_cases, inputs_of
 from expert_parallel_runs import array, compiled, named, run_case
 
+import graphc
 from graphc.backends.cuda import CudaGraph
+from graphc.backends.reference import ReferenceGraph
 from graphc.gpu.probe import gpu_count
+from graphc.inputs import random_inputs
+from graphc.resources import shipped
 from graphc.text.diagnostics import UsageError
 
+LAYER = shipped("specs") / "moe_ep.yaml"
 two = pytest.mark.skipif(gpu_count() < 2, reason="needs two GPUs")
 
 
@@ -82,3 +88,25 @@ def test_a_stale_preparation_is_reported_and_nothing_is_computed(gpus: int) -> N
         graph.launch(entry="step")
         graph.synchronize()
         assert [array(graph, rank, "out").tobytes() for rank in range(2)] != before
+
+
+@pytest.mark.parametrize("gpus", [1, pytest.param(2, marks=two)])
+@pytest.mark.parametrize("layout", ["token_major", "rank_major"])
+def test_the_layer_with_experts_means_its_reference(layout: str, gpus: int) -> None:
+    plan = graphc.compile(LAYER, preset="small", cubins=False, gpus=gpus, layout=layout)
+    inputs = random_inputs(plan, seed=5)
+    with ReferenceGraph(plan) as graph:
+        graph.bind({name: value.copy() for name, value in inputs.items()})
+        graph.launch()
+        wanted = [np.array(graph[f"rank.{rank}/out"]) for rank in range(2)]
+    with CudaGraph(plan, devices=[*range(gpus)]) as graph:
+        graph.bind(inputs)
+        for _ in range(3):
+            graph.poison()
+            graph.launch()
+            graph.synchronize()
+            for rank, expected in enumerate(wanted):
+                used = int(inputs[f"rank.{rank}/tokens"][0])
+                found = array(graph, rank, "out")[:used].astype(np.float32)
+                near = np.isclose(found, expected[:used].astype(np.float32), rtol=0.03, atol=0.01)
+                assert near.all(axis=1).mean() > 0.9  # where no other expert won
