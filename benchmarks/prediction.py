@@ -2,7 +2,11 @@
 
     python benchmarks/prediction.py                               the rows of peer_layer.jsonl
     python benchmarks/prediction.py --rows sweep.jsonl --ops      those of a sweep, and by op
+    python benchmarks/prediction.py --rows benchmarks/results/all_local.jsonl --what all_local
     python benchmarks/prediction.py --v100                        two V100 beside what was reported
+
+In the rows of ``all_local`` every token went to experts of the primary (the router's weights had
+equal rows), on the machine of which the profile's links were calibrated.
 
 A row of a replay has ``us`` and the values of its schedule, in ``params`` or beside it; rows of the
 same values are taken by their median. An error is predicted / measured - 1. An op's measured time
@@ -14,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -88,11 +94,20 @@ def plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def predict(case: Case, preset: str, machine: str) -> None:
+def predict(case: Case, spec: Path, preset: str, machine: str) -> None:
     values = {k: list(v) if isinstance(v, tuple) else v for k, v in case.values}
-    found = graphc.simulate(SPEC, machine=machine, preset=preset, **values)
+    found = graphc.simulate(spec, machine=machine, preset=preset, **values)
     case.predicted_us = found.total_us
     case.predicted_ops = by_step(found)
+
+
+def all_local(folder: Path) -> Path:
+    """The spec, estimating that the peer's experts get nothing."""
+    text, count = re.subn(r"(?m)^  peer_rows: .*$", "  peer_rows: 0", SPEC.read_text())
+    assert count == 1
+    path = folder / SPEC.name
+    path.write_text(text)
+    return path
 
 
 def by_step(found: Prediction) -> dict[str, tuple[int, float]]:
@@ -197,8 +212,10 @@ def main() -> None:
     paths = options.rows or [HERE / "results" / "peer_layer.jsonl"]
     cases = cases_of(paths, {*options.what.split(",")})
     cases = [each for each in cases if options.emit or each.is_captured]
-    for each in cases:
-        predict(each, options.preset, options.machine)
+    with tempfile.TemporaryDirectory() as folder:
+        spec = all_local(Path(folder)) if options.what == "all_local" else SPEC
+        for each in cases:
+            predict(each, spec, options.preset, options.machine)
     print("\n".join(tell(cases)))
     if options.each:
         print("\n" + "\n".join(tell_each(cases)))
