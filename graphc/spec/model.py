@@ -537,6 +537,8 @@ def repair(data: Any, path: PathInFile, fault_: ErrorDetails) -> bool:
         if isinstance(owner, dict) and part not in owner:
             return True  # left out already
         owner = owner[part]
+    if isinstance(owner, list) and not isinstance(where[-1], int):
+        return True  # a stand-in is in its place already
     if isinstance(owner, list) or (len(where) == 1 and where[0] in STAND_INS):
         stand_in = {BROKEN: None} if where[-2:-1] != ("require",) else {"that": True, "else": ""}
         owner[where[-1]] = deepcopy(STAND_INS[str(where[0])]) if len(where) == 1 else stand_in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -381,3 +382,17 @@ def test_ranks_that_write_the_same_bytes_are_refused(row: str, is_right: bool) -
         return
     with pytest.raises(SpecError, match="the ranks of 'give' conflict"):
         compiled(text)
+
+
+LINES = SUM.strip().splitlines()
+
+
+@given(st.integers(0, len(LINES) - 1), st.data())
+def test_no_damage_to_a_spec_breaks_the_front_end(index: int, data: st.DataObject) -> None:
+    line = LINES[index]
+    start = data.draw(st.integers(0, len(line)))
+    stop = data.draw(st.integers(start, min(len(line), start + 8)))
+    put = data.draw(st.sampled_from(["", "x", "0", "=", "rank", "[]", "null", "-1", "true", ": {"]))
+    damaged = [*LINES[:index], line[:start] + put + line[stop:], *LINES[index + 1 :]]
+    with suppress(SpecError):
+        built("\n".join(damaged))
