@@ -308,6 +308,9 @@ class RecordingDriver:
     def allow_shared(self, kernel: int, ordinal: int, nbytes: int) -> None:
         self.note("allow_shared", ordinal, nbytes)
 
+    def prefer_shared(self, kernel: int, ordinal: int) -> None:
+        self.note("prefer_shared", ordinal)
+
     def function(self, kernel: int) -> int:
         function = next(self.handles)
         self.entries[function] = self.entries[kernel]

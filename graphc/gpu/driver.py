@@ -213,6 +213,12 @@ class CudaDriver:
         name = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         check("cuKernelSetAttribute", cu.cuKernelSetAttribute(name, nbytes, kernel, ordinal))
 
+    def prefer_shared(self, kernel: int, ordinal: int) -> None:
+        """Run the kernel on multiprocessors with as much shared memory, and as little cache, as
+        they can have."""
+        name = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        check("cuKernelSetAttribute", cu.cuKernelSetAttribute(name, 100, kernel, ordinal))
+
     def function(self, kernel: int) -> int:
         function = check("cuKernelGetFunction", cu.cuKernelGetFunction(kernel))
         check("cuFuncLoad", cu.cuFuncLoad(function))

@@ -15,6 +15,7 @@ from graphc.resources import shipped
 SOURCE = "shared/units.cuh.j2"
 BEGIN, SIGNAL, AWAIT = "graphc_begin", "graphc_signal", "graphc_await"
 MOST = 64  # words of one launch: 12 bytes of arguments each, of the 4,096 that every GPU takes
+WARP = 32  # threads at most
 LOOKS = 32  # an await looks at the clock and at the others' failures every so many polls
 
 
@@ -54,5 +55,5 @@ def rendered(entry: str, most: int) -> KernelImage:
         source=source,
         pointers=(),
         scalars=(),
-        launch=Launch(("1",), (str(most),)),
+        launch=Launch(("1",), (str(min(most, WARP)),)),
     )

@@ -57,6 +57,16 @@ class Kernels:
                     self.functions[key, gpu.ordinal] = self.driver.function(kernel)
         return self.functions[key, gpu.ordinal]
 
+    def load_beside(self, image: KernelImage, gpu: Gpu, op: Op) -> int:
+        """A kernel that waits while others run: a multiprocessor that it is on stays divided as
+        those want it that need the most shared memory, which have no room there else."""
+        function = self.load_image(image, gpu, op)
+        if (image.key, gpu.ordinal) not in self.shared:
+            kernel = self.driver.kernel(self.library(image, gpu, op), image.entry)
+            self.driver.prefer_shared(kernel, gpu.ordinal)
+            self.shared[image.key, gpu.ordinal] = 0
+        return function
+
     def library(self, image: KernelImage, gpu: Gpu, op: Op | None = None) -> int:
         arch = arch_name(gpu.facts.capability)
         if (image.key, arch) not in self.libraries:

@@ -205,10 +205,11 @@ class Session:
             return
         self.words.stop()
         if self.schedule.sync is Signalling.MEMOPS:
-            self.words.fail_all()
             waiting = tuple(streams)
+            # Again and again: replays that follow take the flags down. No call that could itself
+            # be held up by what waits.
             while not all(self.driver.is_idle(stream) for stream in waiting):
-                self.words.lift_all()  # again and again: replays that follow take them down
+                self.words.lift_all()
 
     def wait_for_all(self) -> None:
         for gpu in self.used.values():

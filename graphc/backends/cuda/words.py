@@ -117,11 +117,6 @@ class Words:
         with current(self.driver, self.gpu(unit).context):
             self.driver.write(address, values.ctypes.data, values.nbytes)
 
-    def fail_all(self) -> None:
-        """Let guarded kernels do nothing, whatever is still to run."""
-        for name, unit in self.units.items():
-            self.put(unit, self.blocks[name] + FAILED, np.ones(1, np.uint32))
-
     def lift_all(self) -> None:
         """Let every wait for a flag in mapped memory through."""
         for at in range(len(self.places) if self.is_mapped else 0):
@@ -142,6 +137,13 @@ class Words:
 
     def failed(self, unit: str) -> int:
         return self.blocks[unit] + FAILED
+
+    def guard(self, schedule: Schedule, op: Op) -> int:
+        """The word that lets guarded kernels do nothing: that of their unit, which its awaits set;
+        where no kernel awaits, the one that the host sets, without a call that could be held up."""
+        if schedule.sync is Signalling.MEMOPS:
+            return self.page + STOPPED
+        return self.failed(self.unit_of(schedule, op))
 
     def limit(self, unit: str) -> int:
         return self.blocks[unit] + LIMIT

@@ -115,7 +115,7 @@ class Work:
 
     def guard(self, op: Op) -> int:
         """The word that tells guarded kernels that their unit has failed; null without units."""
-        return self.words.failed(self.words.unit_of(self.schedule, op)) if self.words else 0
+        return self.words.guard(self.schedule, op) if self.words else 0
 
     def signalling_calls(self, op: Op, priority: int) -> tuple[Call, ...]:
         """What counting, signalling and awaiting are on the device."""
@@ -123,18 +123,17 @@ class Work:
         if self.schedule.sync is Signalling.MEMOPS:
             return memory_ops(op, self.words, self.schedule)
         return tuple(
-            self.small_kernel(op, arguments, threads, priority)
-            for threads, arguments in signalling_arguments(op, self.words, self.schedule)
+            self.small_kernel(op, arguments, priority)
+            for arguments in signalling_arguments(op, self.words, self.schedule)
         )
 
-    def small_kernel(
-        self, op: Op, arguments: tuple[Argument, ...], threads: int, priority: int
-    ) -> KernelCall:
+    def small_kernel(self, op: Op, arguments: tuple[Argument, ...], priority: int) -> KernelCall:
         image = signal_image(op)
         assert image is not None
         # That of the plan has a cubin, if it is still the one that we would call.
         found = self.kernels.images.get(image.key, image)
-        function = self.kernels.load_image(found, self.gpus[op.device], op)
+        function = self.kernels.load_beside(found, self.gpus[op.device], op)
+        threads = int(found.launch.block[0])
         return KernelCall(function, (1, 1, 1), (threads, 1, 1), 0, arguments, priority=priority)
 
     def calls(self, op: Op, count: int | None) -> tuple[Call, ...]:
@@ -224,40 +223,29 @@ def whatever_the_count(calls: tuple[Call, ...]) -> CallsOfCount:
 
 def signalling_arguments(
     op: Op, words: Words, schedule: Schedule
-) -> Iterator[tuple[int, tuple[Argument, ...]]]:
-    """Threads and arguments of each launch of ``templates/shared/units.cuh.j2`` that the op is."""
+) -> Iterator[tuple[Argument, ...]]:
+    """Arguments of each launch of ``templates/shared/units.cuh.j2`` that the op is."""
     unit = words.unit_of(schedule, op)
+    epoch, failed = words.epoch(unit, schedule.entry), words.failed(unit)
     match op.work:
         case Begin():
-            yield 1, ((POINTER, words.epoch(unit, schedule.entry)),)
+            yield ((POINTER, epoch),)
         case Signal():
             targets = words.signalled(schedule, op)
-            most = width(len(targets))
             for first in range(0, len(targets), MOST):
                 some = targets[first : first + MOST]
-                yield (
-                    most,
-                    (
-                        table("Q", some, most),
-                        ("i", len(some)),
-                        (POINTER, words.epoch(unit, schedule.entry)),
-                        (POINTER, words.failed(unit)),
-                    ),
-                )
+                own = table("Q", some, width(len(targets)))
+                yield (own, ("i", len(some)), (POINTER, epoch), (POINTER, failed))
         case Await():
             wanted = words.wanted(schedule, op)
             for first in range(0, len(wanted), MOST):
-                arguments = await_arguments(wanted[first : first + MOST], width(len(wanted)))
                 yield (
-                    width(len(wanted)),
-                    (
-                        *arguments,
-                        ("Q", words.who(op, first)),
-                        (POINTER, words.failed(unit)),
-                        (POINTER, words.limit(unit)),
-                        (POINTER, words.page),
-                        (POINTER, words.record(unit)),
-                    ),
+                    *await_arguments(wanted[first : first + MOST], width(len(wanted))),
+                    ("Q", words.who(op, first)),
+                    (POINTER, failed),
+                    (POINTER, words.limit(unit)),
+                    (POINTER, words.page),
+                    (POINTER, words.record(unit)),
                 )
 
 
