@@ -743,8 +743,8 @@ MUTANTS = (
     Mutant(
         DIVIDE,
         "forgets what a join orders in its unit",
-        "if len(members) > 1 and len(here) > 1:\n                    self.add_join(join, unit, members, here)\n                else:",
-        "if len(members) > 1 and len(here) > 1:\n                    pass\n                else:",
+        "                    self.add_join(join, unit, members, here)",
+        "                    pass",
         DIVISION,
     ),
     Mutant(

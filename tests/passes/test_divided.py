@@ -22,6 +22,7 @@ from graphc.ir import (
     Buffer,
     Division,
     Emit,
+    Kernel,
     LaunchContract,
     Mode,
     Op,
@@ -197,3 +198,19 @@ def counted(name: str, device: str, mode: Mode, pieces: int) -> Op:
 
 def cut(pieces: int) -> Placement:
     return Placement(pieces=tuple(Fraction(index, pieces) for index in range(pieces + 1)))
+
+
+def test_sums_of_one_kernel_need_no_order_between_launches_either() -> None:
+    total = Buffer("t", "g0", "i32", (8,), role=Role.STATE)
+    access = Access("y", Region("t", 0, 32), Mode.ACCUMULATE)
+    sums = [
+        Op(name, name, at, Kernel("sum", {}), (access,)) for name, at in (("a", "g0"), ("b", "g1"))
+    ]
+    program = Program("p", ("g0", "g1"), {"t": total}, tuple(sums))
+    settings = Settings(units=Division.DEVICE, launch=LaunchContract.FREE)
+    (placed,), _ = laid([program], settings)
+    assert [op.work.kind for op in placed.graph.program] == ["begin", "begin", "kernel", "kernel"]
+    other = replace(sums[1], work=Kernel("greatest", {}))
+    (placed,), _ = laid([replace(program, ops=(sums[0], other))], settings)
+    kinds = [op.work.kind for op in placed.graph.program]
+    assert kinds.count("await") == 2  # in the launch, and from one to the next
