@@ -515,7 +515,9 @@ class Schedule:
     ``origin`` is the stream on which a capture begins and ends. ``edges`` are the true
     dependencies without those that follow from others: what ``emit: nodes`` builds. Of a divided
     schedule each unit has an origin of its own, instructions are in an order in which every signal
-    stands before what awaits it, and no event and no edge leads from one unit to another.
+    stands before what awaits it, and no event and no edge leads from one unit to another. Its
+    signals are those that its own ``emit`` needs: where streams order, too, edges and signals alone
+    may leave races.
     """
 
     program: Program
