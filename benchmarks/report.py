@@ -211,7 +211,53 @@ def simulated() -> Iterator[str]:
         )
 
 
+def units() -> Iterator[str]:
+    """The layer in one graph and in two, by route and pieces; ratios are to one graph."""
+    found: dict[tuple[str, int], dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
+    for row in rows_of("units"):
+        if row["what"] == "wall":
+            found[row["route"], row["pieces"]][row["division"]][row["round"]] = row
+    yield "| route, pieces | one graph, ms | flags | memops | flags, free: back to back |"
+    yield "| --- | --- | --- | --- | --- |"
+    for (route, pieces), divisions in found.items():
+        ms = median(row["us"] for row in divisions["one graph"].values()) / 1e3
+        flags, memops = (times_one(divisions, name, "us") for name in ("flags", "memops"))
+        free = times_one(divisions, "flags, free", "back_us")
+        yield f"| {route}, {pieces} | {ms:.2f} | {flags:.2f} | {memops:.2f} | {free:.2f} |"
+
+
+def times_one(divisions: dict[str, dict[int, Row]], name: str, what: str) -> float:
+    one = divisions["one graph"]
+    return median(row[what] / one[number][what] for number, row in divisions[name].items())
+
+
+def unit_launches() -> Iterator[str]:
+    """The host's time in a launch, by route and pieces."""
+    found: dict[tuple[str, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows_of("units"):
+        if row["what"] == "wall":
+            found[row["route"], row["pieces"]][row["division"]].append(row["launch_us"])
+    yield "| route, pieces | one graph, us | flags | flags, free | memops |"
+    yield "| --- | --- | --- | --- | --- |"
+    for (route, pieces), divisions in found.items():
+        names = ("one graph", "flags", "flags, free", "memops")
+        us = " | ".join(f"{median(divisions[name]):.0f}" for name in names)
+        yield f"| {route}, {pieces} | {us} |"
+
+
+def unit_replays() -> Iterator[str]:
+    yield "| route | division | replays | s | wrong bits |"
+    yield "| --- | --- | --- | --- | --- |"
+    for row in rows_of("units"):
+        if row["what"] == "replays":
+            number = f"{row['replays']:,}"
+            yield f"| {row['route']} | {row['division']} | {number} | {row['seconds']:.1f} | none |"
+
+
 TABLES = {
+    "units": units,
+    "unit_launches": unit_launches,
+    "unit_replays": unit_replays,
     "sweep": sweep,
     "simulated": simulated,
     "phases": phases,
