@@ -10,6 +10,7 @@ import pytest
 from machines import round_machine
 
 import graphc
+from graphc.ir import Await, Signal
 from graphc.profiles import ProfileSpec
 from graphc.resources import shipped
 from graphc.simulation.predict import Prediction
@@ -199,3 +200,15 @@ def test_only_specs_take_values() -> None:
     schedule = replace(full(pieces=1).schedule)
     with pytest.raises(UsageError, match="pieces: only a spec takes values"):
         graphc.simulate(schedule, machine="h200x2", pieces=2)
+
+
+def test_a_divided_layer_waits_for_its_signals() -> None:
+    one, divided = (full(route="host_copy", pieces=8, units=units) for units in ("one", "device"))
+    assert divided.total_us == pytest.approx(one.total_us, rel=0.05)
+    assert divided.launch_us < one.launch_us
+    ran = list(zip(divided.orders.ops, divided.ran, strict=True))
+    signals = {op.work.signal: each for op, each in ran if isinstance(op.work, Signal)}
+    awaits = [(op.work, each) for op, each in ran if isinstance(op.work, Await)]
+    assert len(awaits) > 8
+    for work, each in awaits:
+        assert all(signals[awaited.signal].stop_us < each.stop_us for awaited in work.signals)
