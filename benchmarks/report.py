@@ -254,7 +254,79 @@ def unit_replays() -> Iterator[str]:
             yield f"| {row['route']} | {row['division']} | {number} | {row['seconds']:.1f} | none |"
 
 
+def expert_parallel() -> Iterator[str]:
+    """A line for each of the 24 profiles; what copies allow is worked out in the same round."""
+    us: dict[tuple[Any, ...], dict[tuple[str, str], dict[int, Row]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    rates: dict[tuple[str, int], dict[tuple[int, int], float]] = defaultdict(dict)
+    nccl: dict[tuple[int, str], list[float]] = defaultdict(list)
+    for row in rows_of("expert_parallel"):
+        if row["by"] == "peers":
+            key = row["tokens"], row["round"]
+            rates[row["what"], row["blocks"]][key] = row["remote_bytes"] / row["us"]
+        elif row["by"] == "nccl":
+            if row["what"] == "both":
+                nccl[row["tokens"], row["dtype"]].append(row["us"])
+        else:
+            profile = tuple(row[k] for k in ("tokens", "dispatch_blocks", "combine_blocks"))
+            own = us[*profile, row["dtype"], row["prepare"]]
+            own[row["by"], row["what"]][row["round"]] = row
+    yield (
+        "| tokens | blocks | dtype, prepared | dispatch, us | GB/s | combine, us | GB/s "
+        "| both, us | eager | units | fused | one graph | of what copies allow | NCCL, us | times as fast |"
+    )
+    yield "| --- " * 15 + "|"
+    for (tokens, send, gather, dtype, prepare), own in sorted(us.items(), key=str):
+        dispatch, combine = own["graph", "dispatch"], own["graph", "combine"]
+        best = own.get(("graph", "whole")) or own["graph", "both"]
+        share = median(
+            row["us"]
+            / (
+                dispatch[turn]["remote_bytes"] / rates["peer write", send][tokens, turn]
+                + combine[turn]["remote_bytes"] / rates["peer read", gather][tokens, turn]
+            )
+            for turn, row in best.items()
+        )
+        other = median(nccl[tokens, dtype])
+        whole = f"{middle(best):.0f}" if ("graph", "whole") in own else ""
+        fused = f"{middle(own['fused', 'both']):.0f}" if ("fused", "both") in own else ""
+        yield (
+            f"| {tokens} | {send}, {gather} | {dtype}, {prepare} | {middle(dispatch):.0f} "
+            f"| {rate(dispatch):.0f} | {middle(combine):.0f} | {rate(combine):.0f} "
+            f"| {middle(own['graph', 'both']):.0f} | {middle(own['eager', 'both']):.0f} "
+            f"| {middle(own['units', 'both']):.0f} | {fused} | {whole} | {share:.2f} | {other:.0f} "
+            f"| {other / middle(best):.2f} |"
+        )
+
+
+def middle(rows: dict[int, Row]) -> float:
+    return median(row["us"] for row in rows.values())
+
+
+def rate(rows: dict[int, Row]) -> float:
+    return median(row["remote_bytes"] / row["us"] / 1e3 for row in rows.values())
+
+
+def peer_rates() -> Iterator[str]:
+    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for row in rows_of("expert_parallel"):
+        if row["by"] == "peers":
+            found[row["what"], row["blocks"]].append(row["remote_bytes"] / row["us"] / 1e3)
+    names = {
+        "peer write": "writes",
+        "peer both": "writes, here as well",
+        "peer read": "reads",
+    }
+    yield "| copies between both GPUs, both directions at once | blocks | GB/s |"
+    yield "| --- | --- | --- |"
+    for (what, blocks), rates in sorted(found.items(), key=lambda each: each[0][1]):
+        yield f"| {names[what]} | {blocks} | {median(rates):.0f} |"
+
+
 TABLES = {
+    "expert_parallel": expert_parallel,
+    "peer_rates": peer_rates,
     "units": units,
     "unit_launches": unit_launches,
     "unit_replays": unit_replays,
