@@ -36,7 +36,7 @@ from graphc.backends.binding import (
 )
 from graphc.backends.extern import call_function, load_references
 from graphc.backends.hostmemory import check_host_memory
-from graphc.backends.interleaving import interleaving
+from graphc.backends.interleaving import Step, interleaving
 from graphc.backends.outside import calling, notes_of, told
 from graphc.backends.recording import Recording, Replay, Span, Way
 from graphc.backends.scatters import Scatters
@@ -214,6 +214,28 @@ class ReferenceGraph(OneOfAKind):
         scatters = Scatters(arrays)
         for op in (each.op for each in interleaving((schedule,), seed) if each.op is not None):
             scatters.watch(op, partial(self._run, op, rows, arrays))
+
+    def interleave(
+        self,
+        entries: Sequence[str],
+        count: int | None = None,
+        *,
+        seed: int,
+        caller: Callable[[Step], None] | None = None,
+    ) -> None:
+        """Run launches of these entries side by side, as far as their units may run ahead.
+
+        The caller is told of each unit's beginning and end of each launch.
+        """
+        self._check_open()
+        launches = [self._schedules[check_entry(entry, self._schedules)] for entry in entries]
+        rows = check_count(self.program, count)
+        self._launched |= dict.fromkeys(entries)
+        for step in interleaving(launches, seed):
+            if step.op is not None:
+                self._run(step.op, rows, self._arrays[entries[step.launch]])
+            elif caller is not None:
+                caller(step)
 
     def poison(self) -> None:
         """Overwrite all scratch, so that a read of stale bytes shows."""
