@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 LOCAL = "sweep.journal"  # in the folder of the results
 SQLITE = (".db", ".sqlite", ".sqlite3")
+SYNC_S = 1.0
 WAIT_S = 60  # for a database that others are writing to
 
 
@@ -69,7 +72,36 @@ def journal(path: Path) -> BaseStorage:
 
     lock = FileLock(path)
     mend(path, lock)
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))  # type: ignore[arg-type]
+    reader = JournalFileBackend(str(path), lock_obj=lock)  # type: ignore[arg-type]
+    return JournalStorage(Journal(path, lock, reader))  # type: ignore[arg-type]
+
+
+class Journal:
+    """Optuna's journal file; bytes are sent to the disk once a second, not with every line.
+
+    What was written survives its process. Only a machine that goes down loses the last second.
+    """
+
+    def __init__(self, path: Path, lock: FileLock, reader: Any) -> None:
+        self.path, self.lock, self.reader = path, lock, reader
+        self.synced_s = 0.0
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        found: Iterator[dict[str, Any]] = self.reader.read_logs(log_number_from)
+        return found
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        lines = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in logs)
+        self.lock.acquire()
+        try:
+            with self.path.open("ab") as file:
+                file.write(lines.encode())
+                file.flush()
+                if time.monotonic() - self.synced_s > SYNC_S:
+                    os.fsync(file.fileno())
+                    self.synced_s = time.monotonic()
+        finally:
+            self.lock.release()
 
 
 class FileLock:

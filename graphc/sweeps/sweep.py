@@ -261,21 +261,28 @@ class Run:
         given = 0
         while left:
             self.take_known(left)
-            if not queue:
+            if len(queue) < self.workers.count:
                 queue.extend(self.claimed(left))
-            while queue and self.workers.idle:
-                self.workers.give(queue.popleft())
-                given += 1
+            given += self.given(queue)
             if not queue and not given and left:
                 time.sleep(LOOK_S)  # others have the rest: see what became of it
                 self.ledger.refresh()
                 self.tell(None, waits_for=len(left))
             elif queue or given:
-                for candidate, outcome in self.workers.collect(LOOK_S):
-                    given -= 1
-                    row = Row(candidate, outcome)
+                found = self.workers.collect(LOOK_S)
+                given += self.given(queue) - len(found)  # before rows are kept: nobody waits
+                for row in (Row(candidate, outcome) for candidate, outcome in found):
                     self.ledger.record(row)
-                    self.keep(row, left, is_new=True)
+                    if row.candidate.key in left:  # else another took it over, and was sooner
+                        self.keep(row, left, is_new=True)
+
+    def given(self, queue: deque[Candidate]) -> int:
+        """Give what is ours to workers that have nothing to do."""
+        count = 0
+        while queue and self.workers.idle:
+            self.workers.give(queue.popleft())
+            count += 1
+        return count
 
     def claimed(self, left: Mapping[str, Candidate]) -> list[Candidate]:
         """A few of those that nobody has."""
