@@ -115,11 +115,12 @@ def schedule_programs(
         memories.append(memory)
     if len(programs) > 1:
         memories = share_arenas(memories)
-    if settings.launch is LaunchContract.FREE and any(each.units for each in divided):
-        divided = run(find_handshakes, divided, memories, settings)
+    entries = tuple(divided)
+    if settings.launch is LaunchContract.FREE:
+        entries = run(find_handshakes, entries, memories, settings)
     schedules = tuple(
         run(insert_events, placed, memory, settings)
-        for placed, memory in zip(divided, memories, strict=True)
+        for placed, memory in zip(entries, memories, strict=True)
     )
     return tuple(chosen), schedules, run(verify, schedules)
 

@@ -59,7 +59,7 @@ def laid(
         memories.append(memory)
     memories = share_arenas(memories)
     if settings.launch is FREE:
-        divided = find_handshakes(divided, memories, settings)
+        return find_handshakes(divided, memories, settings), memories
     return divided, memories
 
 

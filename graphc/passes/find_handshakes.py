@@ -37,10 +37,10 @@ ACROSS_LAUNCHES = ("read", "accumulate")  # accesses that commute with those of 
 
 def find_handshakes(
     entries: Sequence[Placed], memories: Sequence[Memory], settings: Settings
-) -> list[Placed]:
+) -> tuple[Placed, ...]:
     """The schedules of all entries with signals to, and awaits of, the launch before."""
     if not any(placed.units for placed in entries):
-        return list(entries)
+        return tuple(entries)
     nominal = lcm(*(placed.graph.program.nominal for placed in entries))
     by_streams = settings.emit is not Emit.NODES
     launches = [
@@ -55,7 +55,7 @@ def find_handshakes(
         for pair in undominated(uncovered(one.launch, two.launch), one.launch, two.launch):
             one.signals.setdefault(pair[0], set()).add(two.launch.units[pair[1]])
             two.awaits.setdefault(pair[1], []).append((one.launch, pair[0]))
-    return [each.placed() for each in shaken]
+    return tuple(each.placed() for each in shaken)
 
 
 # What a launch does
