@@ -274,7 +274,7 @@ def expert_parallel() -> Iterator[str]:
             own[row["by"], row["what"]][row["round"]] = row
     yield (
         "| tokens | blocks | dtype, prepared | dispatch, us | GB/s | combine, us | GB/s "
-        "| both, us | eager | units | fused | one graph | of what copies allow | NCCL, us | times as fast |"
+        "| both, us | eager | units | fused | one graph | of copies | NCCL, us | times as fast |"
     )
     yield "| --- " * 15 + "|"
     for (tokens, send, gather, dtype, prepare), own in sorted(us.items(), key=str):
