@@ -218,6 +218,13 @@ def check_buffer(
     if spec.faults and buffer.role is not Role.STATUS:
         text = f"{call.argument(name)} tells of faults; '{buffer.name}' is {buffer.role.value}"
         call.mistake("bad-role", text, argument.span, *notes, hint="give it the role status")
+    for each in argument.buffers:
+        if place_of(each)[1] % spec.align:
+            text = f"{call.argument(name)} needs an address that {spec.align} divides; "
+            base, offset = place_of(each)
+            text += f"'{each.name}' begins at byte {offset} of '{base}'"
+            call.mistake("bad-overlay", text, argument.span, *notes)
+            break
     for memory in dict.fromkeys(memory_of(each, call.device) for each in argument.buffers):
         if memory in spec.memory:
             continue

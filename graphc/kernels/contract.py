@@ -106,6 +106,7 @@ class ArgumentSpec(Written):
         ["device", "mapped", "peer"], min_length=1
     )
     optional: bool = False
+    align: Literal[1, 2, 4, 8, 16] = 1  # what divides its address
     peers: str | None = None  # the symbol that is the number of ranks: a pointer for each
     # What the first word of a status buffer says when it is not 0.
     faults: Annotated[dict[str, str], BeforeValidator(as_faults)] = Field(default={})

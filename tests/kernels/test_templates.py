@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernel_cases import CASES, Case, catalog
@@ -104,6 +105,35 @@ def test_what_a_kernel_cannot_do_is_refused() -> None:
     assert "cannot choose 4 of 3" in rejected(few)
     nothing = Case("rms_mix", {"tokens": 4, "hidden": 8}, absent=("mixed", "mixed_h"))
     assert "mixed" in rejected(nothing)
+
+
+WIDTHS = {"capacity": 8, "hidden": 256, "top_k": 4, "slots": 2, "ranks": 2, "rows": 16, "scales": 2}
+WIDTHS |= {"local": 4, "parts": 4, "words": 1}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "symbols", "values", "message"),
+    [
+        ("ep_count", {"slots": 1}, {}, "needs routes of 2 entries a token, not 1"),
+        ("ep_count", {"ranks": 65, "slots": 4}, {}, "at most 64 ranks, not 65"),
+        ("ep_scan", {"parts": 3}, {}, "writes 4 numbers of what was received"),
+        ("ep_scan", {}, {"options": {"layout": "rank_major"}}, "writes 2 numbers"),
+        ("ep_quantise", {"hidden": 200}, {}, "hidden (200) must be 128 times scales (2)"),
+        ("ep_dispatch_quant", {"hidden": 384}, {}, "hidden (384) must be 128 times scales (2)"),
+        ("ep_dispatch", {"top_k": 33}, {}, "at most 32 choices a token, not 33"),
+        ("ep_dispatch", {"hidden": 20}, {}, "rows of whole 16 bytes; a row of 20 bf16"),
+        ("ep_dispatch", {}, {"dtypes": {"y": "fp8_e4m3"}}, "y is fp8_e4m3, x bf16"),
+        ("ep_dispatch", {}, {"absent": ("s",)}, "nothing to store in ys without s"),
+        ("ep_identity", {}, {}, "takes scales with fp8_e4m3, and only with it"),
+        ("ep_combine", {"hidden": 12}, {}, "rows of whole 16 bytes; a row of 12 bf16"),
+        ("ep_combine", {"slots": 33}, {}, "at most 32 shares of a token, not 33"),
+    ],
+)
+def test_what_dispatch_and_combine_cannot_do_is_refused(
+    kernel: str, symbols: dict[str, int], values: dict[str, Any], message: str
+) -> None:
+    sizes = {name: WIDTHS[name] for name in catalog().contract(kernel).symbols}
+    assert message in rejected(Case(kernel, sizes | symbols, **values))
 
 
 def test_the_source_does_not_depend_on_the_capacity() -> None:
