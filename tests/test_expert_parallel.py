@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -19,10 +20,12 @@ from expert_parallel_cases import (
     replays,
     small_cases,
 )
+from expert_parallel_oracle import Job, expected
 from expert_parallel_runs import SPEC, array, compiled, named, run_case
 
 import graphc
 from graphc.backends.reference import ReferenceGraph
+from graphc.cli.guard import guarded
 from graphc.inputs import random_inputs
 from graphc.resources import shipped
 from graphc.text.diagnostics import SpecError, UsageError
@@ -64,6 +67,45 @@ def test_units_change_nothing(units: str, replays_: str) -> None:
     case = Case(ranks=4, tokens=(5, 0, 3, 8), replays=replays_)
     with ReferenceGraph(compiled(case, gpus=4, **{"schedule.units": units})) as graph:
         run_case(case, graph)
+
+
+@pytest.mark.parametrize("layout", AXES["layout"])
+@pytest.mark.parametrize("ranks", [1, 5, 64])
+def test_what_a_run_makes_up_is_routed_as_the_oracle_says(ranks: int, layout: str) -> None:
+    plan = graphc.compile(SPEC, preset="small", cubins=False, ranks=ranks, layout=layout)
+    made = random_inputs(plan)
+    given = {
+        name: [made[f"rank.{rank}/{name}"] for rank in range(ranks)]
+        for name in ("x", "topk", "tokens")
+    }
+    numbers = [int(each[0]) for each in given["tokens"]]
+    is_expert = [(0 <= ids) & (ids < 3 * ranks) for ids in given["topk"]]
+    assert 0.8 < np.mean(is_expert) < 1
+    job = Job(
+        x=[each.view(np.uint16) for each in given["x"]],
+        ids=given["topk"],
+        weights=None,
+        tokens=numbers,
+        experts=3 * ranks,
+        layout=layout,
+        stride=8,
+        is_fp8=False,
+    )
+    with ReferenceGraph(plan) as graph:
+        graph.bind(made)
+        graph.launch()
+        for rank, each in enumerate(expected(job)):
+            out = array(graph, rank, "out")[: numbers[rank]].view(np.uint16)
+            assert np.array_equal(out, np.array(each.out).reshape(out.shape))
+            assert array(graph, rank, "received").tolist() == each.received
+
+
+def test_the_command_runs_it_on_many_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "run specs/ep_throughput.yaml --preset small --backend reference --set ranks=64"
+    assert guarded([*command.split(), "--set", "layout=rank_major", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"]
+    assert sum(name.endswith("/out") for name in told["outputs"]) == 64
 
 
 # ---- with experts -------------------------------------------------------------------------------
