@@ -15,6 +15,7 @@ import graphc
 from graphc.backends.cuda import CudaGraph
 from graphc.backends.reference import ReferenceGraph
 from graphc.gpu.protocol import KernelCall
+from graphc.inputs import random_inputs
 from graphc.ir import Emit
 from graphc.plan import Plan
 from graphc.text.diagnostics import CompilerBug, CudaError, UsageError
@@ -213,3 +214,37 @@ def test_a_binding_is_seen_by_every_entry() -> None:
                 each.launch()
                 each.synchronize()
             assert np.array_equal(results(graph), results(reference))
+
+
+# The shipped layer over ranks.
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"ranks": 3},
+        {"ranks": 4, "gpus": 2, "units": "device", "launch": "free"},
+        {"ranks": 4, "gpus": 2, "units": "device", "sync": "memops", "prepare": "explicit"},
+        {"ranks": 4, "gpus": 4, "units": "rank", "launch": "free", "layout": "rank_major"},
+        {"ranks": 8, "gpus": 2, "units": "device", "prepare": "explicit", "launch": "free"},
+    ],
+    ids=str,
+)
+def test_dispatch_and_combine_mean_what_the_reference_does(values: Any) -> None:
+    spec = graphc.compile("ep_throughput", preset="small", cubins=False, arch="sm_90a", **values)
+    plan = named_cubins(spec)
+    reference = ReferenceGraph(plan)
+    with opened(plan, gpus=8, seed=3) as graph:
+        for seed in (1, 2):
+            inputs = random_inputs(plan, seed=seed)
+            for each in (graph, reference):
+                each.bind({name: array.copy() for name, array in inputs.items()})
+                for entry in reversed(each.entries):
+                    each.launch(entry=entry)
+                each.synchronize()
+            for rank in range(values["ranks"]):
+                tokens = int(inputs[f"rank.{rank}/tokens"][0])
+                ours, wanted = (np.asarray(g[f"rank.{rank}/out"]) for g in (graph, reference))
+                assert ours[:tokens].tobytes() == wanted[:tokens].tobytes()
+        graph.read_back()
+    assert not driver_of(graph).leaks()
