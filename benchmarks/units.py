@@ -42,18 +42,24 @@ DIVISIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def candidates(routes: list[str], divisions: list[str]) -> Iterator[tuple[Candidate, str]]:
+def candidates(
+    routes: list[str], divisions: list[str], blocks: dict[str, int]
+) -> Iterator[tuple[Candidate, str]]:
     for route in routes:
         for pieces, compute in MORE if route in ("host_copy", "p2p_write") else FEW:
+            common = {"route": route, "pieces": pieces, "compute": compute, **blocks}
             for name in divisions:
-                yield (
-                    candidate(route=route, pieces=pieces, compute=compute, **DIVISIONS[name]),
-                    name,
-                )
+                yield candidate(**common, **DIVISIONS[name]), name
 
 
 def wall_rows(
-    routes: list[str], divisions: list[str], preset: str, rounds: int, replays: int
+    routes: list[str],
+    divisions: list[str],
+    blocks: dict[str, int],
+    *,
+    preset: str,
+    rounds: int,
+    replays: int,
 ) -> Iterator[dict[str, Any]]:
     """Route by route and cut by cut, so that few graphs are held at a time."""
     inputs = Inputs(0.0)
@@ -61,8 +67,9 @@ def wall_rows(
     expected = bits(first)
     first.close()
     groups: dict[tuple[Any, ...], list[tuple[Candidate, str]]] = {}
-    for each, name in candidates(routes, divisions):
-        groups.setdefault(each.values[:3], []).append((each, name))
+    known = 3 + len(blocks)  # what all candidates of a group have in common
+    for each, name in candidates(routes, divisions, blocks):
+        groups.setdefault(each.values[:known], []).append((each, name))
     for group in groups.values():
         graphs = {}
         for each, name in group:
@@ -70,7 +77,7 @@ def wall_rows(
             if not torch.equal(bits(graphs[name]), expected):
                 raise SystemExit(f"{each.label}: other bits than one graph in one piece")
         order = random.Random(1)
-        values = dict(group[0][0].values[:3])
+        values = dict(group[0][0].values[:known])
         for number in range(rounds):
             for name in order.sample(list(graphs), len(graphs)):
                 row = {"round": number, "division": name, **values, "replays": replays}
@@ -149,6 +156,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--replays", type=int, default=5)
     parser.add_argument("--number", type=int, default=50_000)
+    parser.add_argument("--expert-blocks", type=int, default=0, help="0: all multiprocessors")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
 
@@ -162,7 +170,15 @@ def main() -> None:
     }
     routes, divisions = options.routes.split(","), options.divisions.split(";")
     if options.what == "wall":
-        rows = wall_rows(routes, divisions, options.preset, options.rounds, options.replays)
+        blocks = {"expert_blocks": options.expert_blocks} if options.expert_blocks else {}
+        rows = wall_rows(
+            routes,
+            divisions,
+            blocks,
+            preset=options.preset,
+            rounds=options.rounds,
+            replays=options.replays,
+        )
     else:
         rows = (
             row
