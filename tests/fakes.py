@@ -519,22 +519,20 @@ class RecordingDriver:
         limit_ns: int,
     ) -> None:
         for at in range(number):
-            wanted = self.counter(epochs[at]).value - earlier[at]
-            self.word(slots[at] + 8).value = wanted % (1 << 32)
+            self.word(slots[at] + 8).value = self.counter(epochs[at]).value - earlier[at]
             self.word(slots[at] + 12).value = (self.now_ns + self.counter(limit_ns).value) >> 20
 
     def signal(self, slots: tuple[int, ...], number: int, epoch: int, failed: int) -> None:
         if not self.word(failed).value:
             for each in slots[:number]:
-                self.word(each).value = self.counter(epoch).value % (1 << 32)
+                self.counter(each).value = self.counter(epoch).value
 
     def await_signals(self, slots: tuple[int, ...]) -> None:
         """A launch has a block for each word, and nothing in the table after them."""
         for slot in filter(None, slots):
             assert slot % (1 << 32)
             stopped, failed = self.counter(slot + 16).value, self.counter(slot + 24).value
-            ahead = ctypes.c_int32(self.word(slot).value - self.word(slot + 8).value).value
-            if self.word(failed).value or ahead >= 0:
+            if self.word(failed).value or self.counter(slot).value >= self.word(slot + 8).value:
                 continue
             if not self.word(stopped).value:
                 if self.now_ns >> 20 < self.word(slot + 12).value:
