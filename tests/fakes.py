@@ -35,7 +35,7 @@ from graphc.gpu.protocol import (
     Step,
     WaitStep,
 )
-from graphc.kernels.signals import ARM, AWAIT, BEGIN, SIGNAL
+from graphc.kernels.signals import AWAIT, BEGIN, SIGNAL
 from graphc.text.diagnostics import CudaError
 
 KernelFunction = Callable[..., None]  # called with the values of the arguments
@@ -65,6 +65,7 @@ class Item:
     number: int = 0  # of the event's record
     is_record: bool = False
     replay: FakeReplay | None = None
+    since_ns: int | None = None  # when it began to wait
 
 
 @dataclass
@@ -153,10 +154,10 @@ class RecordingDriver:
         self.records: Counter[int] = Counter()  # event -> how often it was recorded
         self.happened: dict[int, int] = {}  # event -> the latest of its records that took place
         self.now_ns = 0
+        self.current: Item = Item()  # what is performed now
         self.skipped: set[int] = set()  # executables whose launches are lost
         self.kernels = {
-            BEGIN: self.begin, ARM: self.arm, SIGNAL: self.signal, AWAIT: self.await_signals,
-            **self.kernels,
+            BEGIN: self.begin, SIGNAL: self.signal, AWAIT: self.await_signals, **self.kernels,
         }  # fmt: skip
 
     def note(self, name: str, *arguments: Any) -> None:
@@ -375,6 +376,9 @@ class RecordingDriver:
 
     def tried(self, item: Item) -> bool:
         """Whether the item's call could be performed."""
+        if item.since_ns is None:
+            item.since_ns = self.now_ns
+        self.current = item
         try:
             if item.call is not None:
                 self.perform(item.call)
@@ -510,35 +514,38 @@ class RecordingDriver:
     def begin(self, epoch: int) -> None:
         self.counter(epoch).value += 1
 
-    def arm(
+    def signal(self, words: tuple[int, ...], number: int, epoch: int, failed: int) -> None:
+        if not self.word(failed).value:
+            for each in words[:number]:
+                self.counter(each).value = self.counter(epoch).value
+
+    def await_signals(
         self,
-        slots: tuple[int, ...],
+        words: tuple[int, ...],
         epochs: tuple[int, ...],
         earlier: tuple[int, ...],
         number: int,
+        who: int,
+        failed: int,
         limit_ns: int,
+        stopped: int,
+        record: int,
     ) -> None:
-        for at in range(number):
-            self.word(slots[at] + 8).value = self.counter(epochs[at]).value - earlier[at]
-            self.word(slots[at] + 12).value = (self.now_ns + self.counter(limit_ns).value) >> 20
-
-    def signal(self, slots: tuple[int, ...], number: int, epoch: int, failed: int) -> None:
-        if not self.word(failed).value:
-            for each in slots[:number]:
-                self.counter(each).value = self.counter(epoch).value
-
-    def await_signals(self, slots: tuple[int, ...]) -> None:
-        """A launch has a block for each word, and nothing in the table after them."""
-        for slot in filter(None, slots):
-            assert slot % (1 << 32)
-            stopped, failed = self.counter(slot + 16).value, self.counter(slot + 24).value
-            if self.word(failed).value or self.counter(slot).value >= self.word(slot + 8).value:
-                continue
-            if not self.word(stopped).value:
-                if self.now_ns >> 20 < self.word(slot + 12).value:
-                    raise Pending
-                self.word(slot + 32).value = self.word(stopped).value = slot % (1 << 32)
-            self.word(failed).value = slot % (1 << 32)
+        if self.word(failed).value:
+            return
+        wanted = [self.counter(epochs[at]).value - earlier[at] for at in range(number)]
+        late = [at for at in range(number) if self.counter(words[at]).value < wanted[at]]
+        if not late:
+            return
+        if self.word(stopped).value:
+            self.word(failed).value = 1
+            return
+        assert self.current.since_ns is not None
+        if self.now_ns - self.current.since_ns < self.counter(limit_ns).value:
+            raise Pending
+        self.word(failed).value = 1
+        self.counter(record).value = who + late[0]
+        self.word(stopped).value = 1
 
     def perform_fill(self, call: FillCall) -> None:
         pattern = call.value.to_bytes(call.element_nbytes, "little") * call.width

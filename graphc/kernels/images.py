@@ -18,7 +18,7 @@ from graphc.ir import Kernel, Program
 from graphc.kernels.bind import built_in
 from graphc.kernels.cache import from_disk, key_of, to_disk
 from graphc.kernels.contract import Catalog, Contract
-from graphc.kernels.signals import signal_images
+from graphc.kernels.signals import signal_image
 from graphc.plan import KernelImage, Launch
 
 State: TypeAlias = tuple[tuple[str, int, int], ...]  # of files: path, time of change, size
@@ -44,7 +44,8 @@ class Images:
         found: dict[str, str] = {}
         keys: dict[tuple[int, tuple[str, ...]], str] = {}  # calls that are alike share their kernel
         for op in program:
-            self.by_key |= {each.key: each for each in signal_images(op)}
+            if (own := signal_image(op)) is not None:
+                self.by_key[own.key] = own
             if not isinstance(op.work, Kernel) or op.step in found:
                 continue
             kinds = tuple(program.buffers[each.region.buffer].dtype for each in op.accesses)

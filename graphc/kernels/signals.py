@@ -13,22 +13,22 @@ from graphc.plan import KernelImage, Launch
 from graphc.resources import shipped
 
 SOURCE = "shared/units.cuh.j2"
-BEGIN, ARM = "graphc_begin", "graphc_arm"  # what Begin is: it counts, and sets what awaits wait for
-SIGNAL, AWAIT = "graphc_signal", "graphc_await"
-MOST = 64  # words of one launch: 20 bytes of arguments each, of the 4,096 that every GPU takes
+BEGIN, SIGNAL, AWAIT = "graphc_begin", "graphc_signal", "graphc_await"
+MOST = 64  # words of one launch: 12 bytes of arguments each, of the 4,096 that every GPU takes
 WARP = 32  # threads at most
+LOOKS = 32  # an await looks at the clock and at the others' failures every so many polls
 
 
-def signal_images(op: Op) -> tuple[KernelImage, ...]:
-    """The kernels of an op that counts, signals or awaits; none of any other op."""
+def signal_image(op: Op) -> KernelImage | None:
+    """The kernel of an op that counts, signals or awaits; None of any other op."""
     match op.work:
         case Begin():
-            return rendered(BEGIN, 1), rendered(ARM, MOST)
+            return rendered(BEGIN, 1)
         case Signal(to=units):
-            return (rendered(SIGNAL, width(len(units))),)
+            return rendered(SIGNAL, width(len(units)))
         case Await(signals=signals):
-            return (rendered(AWAIT, width(len(signals))),)
-    return ()
+            return rendered(AWAIT, width(len(signals)))
+    return None
 
 
 def width(words: int) -> int:
@@ -46,7 +46,7 @@ def rendered(entry: str, most: int) -> KernelImage:
     from graphc.kernels.render import bare, digest, environment, with_directives
 
     template = environment((shipped("templates"),)).get_template(SOURCE)
-    source = with_directives(template.render(most=most))
+    source = with_directives(template.render(most=most, looks=LOOKS))
     name = entry.removeprefix("graphc_")
     return KernelImage(
         key=f"{name}-{most}-{digest(bare(source), entry)[:8]}",
@@ -55,5 +55,5 @@ def rendered(entry: str, most: int) -> KernelImage:
         source=source,
         pointers=(),
         scalars=(),
-        launch=Launch(("1",), (str(1 if entry == AWAIT else min(most, WARP)),)),
+        launch=Launch(("1",), (str(min(most, WARP)),)),
     )

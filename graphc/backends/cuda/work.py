@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 
@@ -41,12 +41,11 @@ from graphc.ir import (
     Signalling,
     Transfer,
 )
-from graphc.kernels.signals import MOST, signal_images, width
+from graphc.kernels.signals import MOST, signal_image, width
 from graphc.plan import KernelImage, Variant
 from graphc.text.diagnostics import CompilerBug, UsageError, error
 
 CallsOfCount: TypeAlias = Callable[[int | None], tuple[Call, ...]]
-T = TypeVar("T")
 
 
 MOST_MEMORY_OPS = 255  # of one call
@@ -124,19 +123,18 @@ class Work:
         if self.schedule.sync is Signalling.MEMOPS:
             return memory_ops(op, self.words, self.schedule)
         return tuple(
-            self.small_kernel(op, at, blocks, arguments, priority)
-            for at, blocks, arguments in signalling_launches(op, self.words, self.schedule)
+            self.small_kernel(op, arguments, priority)
+            for arguments in signalling_arguments(op, self.words, self.schedule)
         )
 
-    def small_kernel(
-        self, op: Op, at: int, blocks: int, arguments: tuple[Argument, ...], priority: int
-    ) -> KernelCall:
-        image = signal_images(op)[at]
+    def small_kernel(self, op: Op, arguments: tuple[Argument, ...], priority: int) -> KernelCall:
+        image = signal_image(op)
+        assert image is not None
         # That of the plan has a cubin, if it is still the one that we would call.
         found = self.kernels.images.get(image.key, image)
         function = self.kernels.load_beside(found, self.gpus[op.device], op)
-        shape = (blocks, 1, 1), (int(image.launch.block[0]), 1, 1)
-        return KernelCall(function, *shape, 0, arguments, priority=priority)
+        threads = int(found.launch.block[0])
+        return KernelCall(function, (1, 1, 1), (threads, 1, 1), 0, arguments, priority=priority)
 
     def calls(self, op: Op, count: int | None) -> tuple[Call, ...]:
         """What the op does with ``count`` rows in use."""
@@ -223,40 +221,41 @@ def whatever_the_count(calls: tuple[Call, ...]) -> CallsOfCount:
     return lambda count: calls
 
 
-def signalling_launches(
+def signalling_arguments(
     op: Op, words: Words, schedule: Schedule
-) -> Iterator[tuple[int, int, tuple[Argument, ...]]]:
-    """Each launch of ``templates/shared/units.cuh.j2`` that the op is: which of its kernels, how
-    many blocks, and the arguments."""
+) -> Iterator[tuple[Argument, ...]]:
+    """Arguments of each launch of ``templates/shared/units.cuh.j2`` that the op is."""
     unit = words.unit_of(schedule, op)
     epoch, failed = words.epoch(unit, schedule.entry), words.failed(unit)
     match op.work:
         case Begin():
-            yield 0, 1, ((POINTER, epoch),)
-            for some in parts(words.armed(schedule, unit)):
-                arguments = armed_arguments(some)
-                yield 1, 1, (*arguments, ("i", len(some)), (POINTER, words.limit(unit)))
+            yield ((POINTER, epoch),)
         case Signal():
             targets = words.signalled(schedule, op)
-            for each in parts(targets):
-                own = table("Q", each, width(len(targets)))
-                yield 0, 1, (own, ("i", len(each)), (POINTER, epoch), (POINTER, failed))
+            for first in range(0, len(targets), MOST):
+                some = targets[first : first + MOST]
+                own = table("Q", some, width(len(targets)))
+                yield (own, ("i", len(some)), (POINTER, epoch), (POINTER, failed))
         case Await():
-            slots = words.awaited(schedule, op)
-            for each in parts(slots):
-                yield 0, len(each), (table("Q", each, width(len(slots))),)
+            wanted = words.wanted(schedule, op)
+            for first in range(0, len(wanted), MOST):
+                yield (
+                    *await_arguments(wanted[first : first + MOST], width(len(wanted))),
+                    ("Q", words.who(op, first)),
+                    (POINTER, failed),
+                    (POINTER, words.limit(unit)),
+                    (POINTER, words.page),
+                    (POINTER, words.record(unit)),
+                )
 
 
-def armed_arguments(wanted: Sequence[Wanted]) -> tuple[Argument, ...]:
+def await_arguments(wanted: Sequence[Wanted], most: int) -> tuple[Argument, ...]:
     return (
-        table("Q", [each.slot for each in wanted], MOST),
-        table("Q", [each.epoch for each in wanted], MOST),
-        table("I", [int(each.is_earlier) for each in wanted], MOST),
+        table("Q", [each.word for each in wanted], most),
+        table("Q", [each.epoch for each in wanted], most),
+        table("I", [int(each.is_earlier) for each in wanted], most),
+        ("i", len(wanted)),
     )
-
-
-def parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
-    return (values[first : first + MOST] for first in range(0, len(values), MOST))
 
 
 def table(code: str, values: Sequence[int], most: int) -> Argument:
@@ -270,7 +269,7 @@ def memory_ops(op: Op, words: Words, schedule: Schedule) -> tuple[Call, ...]:
     if isinstance(op.work, Signal):
         found = [MemoryOp(False, address, 1) for address in words.signalled(schedule, op)]
     if isinstance(op.work, Await):
-        for address in words.awaited(schedule, op):
+        for address in words.flags(schedule, op):
             found += [MemoryOp(True, address, 1), MemoryOp(False, address, 0)]
     starts = range(0, len(found), MOST_MEMORY_OPS - 1)
     return tuple(MemoryOpsCall(tuple(found[at : at + MOST_MEMORY_OPS - 1])) for at in starts)
