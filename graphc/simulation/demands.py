@@ -24,6 +24,7 @@ from graphc.ir import (
     Op,
     Schedule,
     Signal,
+    Signalling,
 )
 from graphc.kernels.contract import Catalog, Contract
 from graphc.kernels.costs import contracts_of
@@ -248,8 +249,11 @@ class Demands:
         return self.places[access.region.buffer] != gpu
 
     def signalling(self, op: Op) -> Demand:
-        """A tiny kernel, for which wide kernels leave room, or a memory node: neither waits."""
-        return Demand(Kind.NONE, "none", self.placed[op.device], self.profile.overhead.kernel_us)
+        """A tiny kernel, or a memory node, which is on no multiprocessor."""
+        gpu, us = self.placed[op.device], self.profile.overhead.kernel_us
+        if self.schedule.sync is Signalling.MEMOPS:
+            return Demand(Kind.NONE, "none", gpu, us)
+        return Demand(Kind.NARROW, "sm", gpu, us, sms=1.0)
 
     def unknown(self, op: Op) -> Demand:
         """A fill, a function of another library, an opaque op: as long as its bytes take."""

@@ -169,7 +169,7 @@ def test_nothing_is_faster_than_alone(machine: ProfileSpec, tasks: list[Task]) -
         assert one.stop_us - one.start_us >= least - 1e-6
 
 
-def test_an_await_on_a_multiprocessor_keeps_it_until_the_signal_comes(machine: ProfileSpec) -> None:
+def test_an_await_keeps_its_multiprocessor_until_the_signal_comes(machine: ProfileSpec) -> None:
     """The wide kernel beside it takes the nine others at once, and the tenth at 14."""
     signal = replace(task(narrow(10, sms=1), stream=2), place=1)
     signal = replace(signal, demand=replace(signal.demand, gpu=1))
