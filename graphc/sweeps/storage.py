@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,9 @@ LOCAL = "sweep.journal"  # in the folder of the results
 SQLITE = (".db", ".sqlite", ".sqlite3")
 SYNC_S = 1.0
 WAIT_S = 60  # for a database that others are writing to
+RACE_S = 20.0  # for a new database whose tables others are making
+RACES = ("already exists", "unique", "duplicate")  # what is said to who makes one a second time
+FIRST = b'{"op_code":'  # with which every line of a journal begins
 
 
 def optuna() -> Any:
@@ -40,7 +43,7 @@ def open_storage(where: str | Path | None) -> BaseStorage:
     if where is None:
         memory: BaseStorage = library.storages.InMemoryStorage()
         return memory
-    with told(str(where)):
+    with told(str(where), hint=None):
         if "://" in str(where):
             return database(str(where), str(where))
         path = Path(where)
@@ -54,16 +57,44 @@ def open_storage(where: str | Path | None) -> BaseStorage:
 
 
 def database(url: str, name: str) -> BaseStorage:
-    storages = optuna().storages
     waits = {"connect_args": {"timeout": WAIT_S}} if url.startswith("sqlite:") else {}
     try:
-        found: BaseStorage = storages.get_storage(
-            storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True, **waits})
-        )
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    except ImportError:
+        raise UsageError(
+            f"cannot open '{name}': databases need SQLAlchemy, which is not installed: "
+            "pip install sqlalchemy"
+        ) from None
+    try:
+        return made_database(url, {"pool_pre_ping": True, **waits})
     except ImportError as problem:
         hint = f"install the module that the URL needs: {problem}"
         raise UsageError(f"cannot open '{name}': {hint}") from None
-    return found
+    except (ArgumentError, NoSuchModuleError) as problem:
+        raise UsageError(f"'{name}' is no URL of a database that is known: {problem}") from None
+
+
+def made_database(url: str, options: Mapping[str, Any]) -> BaseStorage:
+    """The storage; of those that start on a new one at once, each makes the tables that lack."""
+    storages = optuna().storages
+    until = time.monotonic() + RACE_S
+    while True:
+        try:
+            found: BaseStorage = storages.get_storage(
+                storages.RDBStorage(url, engine_kwargs=dict(options))
+            )
+        except Exception as problem:
+            if not is_race(problem) or time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+        else:
+            return found
+
+
+def is_race(problem: Exception) -> bool:
+    """Whether others made what was to be made, or half of it."""
+    is_half_made = isinstance(problem, AssertionError)  # Optuna: tables, and no version yet
+    return is_half_made or any(each in str(problem).lower() for each in RACES)
 
 
 def journal(path: Path) -> BaseStorage:
@@ -87,8 +118,13 @@ class Journal:
         self.synced_s = 0.0
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        found: Iterator[dict[str, Any]] = self.reader.read_logs(log_number_from)
-        return found
+        try:
+            for line in self.reader.read_logs(log_number_from):
+                if not isinstance(line, dict) or "op_code" not in line:
+                    raise damaged(self.path)
+                yield line
+        except ValueError:  # of JSON, or a line in the middle that has no end
+            raise damaged(self.path) from None
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         lines = "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in logs)
@@ -124,8 +160,15 @@ class FileLock:
             self.file = None
 
 
+def damaged(path: Path) -> UsageError:
+    return UsageError(
+        f"'{path}' is damaged, and what it holds cannot be trusted: name another --storage or "
+        "--out, or remove it"
+    )
+
+
 def mend(path: Path, lock: FileLock) -> None:
-    """Drop a last line that was never finished, as a full disk leaves it."""
+    """Drop a last line that was never finished, as a full disk leaves it; of a journal alone."""
     if not path.exists():
         return
     lock.acquire()
@@ -133,7 +176,7 @@ def mend(path: Path, lock: FileLock) -> None:
         with path.open("r+b") as file:
             content = file.read()
             whole = content.rfind(b"\n") + 1
-            if content and not content.startswith(b"{"):
+            if not (content.startswith(FIRST) or FIRST.startswith(content)):
                 raise UsageError(f"'{path}' is no journal of a sweep: name another file")
             if whole < len(content):
                 file.truncate(whole)
@@ -142,22 +185,22 @@ def mend(path: Path, lock: FileLock) -> None:
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
+def told(name: str, *, hint: str | None = KEPT) -> Iterator[None]:
     """Say of a storage that fails which it is and why, and that what was measured is kept."""
     try:
         yield
     except (SpecError, UsageError, CudaError):
         raise
     except OSError as problem:
-        raise unwritable(name, problem.strerror or str(problem)) from None
+        raise unwritable(name, problem.strerror or str(problem), hint) from None
     except Exception as problem:
         if is_of_database(problem):
-            raise unwritable(name, cause_of(problem)) from None
+            raise unwritable(name, cause_of(problem), hint) from None
         raise
 
 
-def unwritable(name: str, why: str) -> SpecError:
-    return error("cannot-write", f"cannot use the sweep's storage '{name}': {why}", hint=KEPT)
+def unwritable(name: str, why: str, hint: str | None) -> SpecError:
+    return error("cannot-write", f"cannot use the sweep's storage '{name}': {why}", hint=hint)
 
 
 def is_of_database(problem: Exception) -> bool:

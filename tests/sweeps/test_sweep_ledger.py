@@ -14,6 +14,7 @@ from graphc.sweeps import ledger as ledgers
 from graphc.sweeps.axes import axes_of
 from graphc.sweeps.ledger import Ledger, distributions, params_of, values_of
 from graphc.sweeps.rows import Basis, Candidate, Outcome, Row, Status
+from graphc.sweeps.storage import optuna
 from graphc.text.diagnostics import SpecError, UsageError
 
 AXES = axes_of({"route": ["host", "p2p"], "pieces": "1:4"})
@@ -118,6 +119,60 @@ def test_a_file_that_is_no_storage_is_refused(tmp_path: Path, name: str) -> None
     assert (tmp_path / name).read_text().startswith("what somebody")
 
 
+@pytest.mark.parametrize(
+    "content", ['{"graphc_plan": 1, "ops": []}', '{\n "a": 1\n}', '{"a": 1}\n']
+)
+def test_a_file_of_json_that_is_no_journal_stays_as_it_is(tmp_path: Path, content: str) -> None:
+    (tmp_path / "plan.json").write_text(content)
+    with pytest.raises(UsageError, match="no journal of a sweep"):
+        opened(tmp_path / "plan.json")
+    assert (tmp_path / "plan.json").read_text() == content
+
+
+@pytest.mark.parametrize("line", ["what is this", "[1, 2]", '{"op": 4}', ""])
+def test_a_journal_that_is_damaged_in_the_middle_is_named(tmp_path: Path, line: str) -> None:
+    first = opened(tmp_path / "j")
+    first.claim(CANDIDATES[:1])
+    first.record(row(CANDIDATES[0]))
+    lines = (tmp_path / "j").read_text().splitlines()
+    (tmp_path / "j").write_text("\n".join([*lines[:2], line, *lines[3:], ""]))
+    with pytest.raises(UsageError, match=r"j' is damaged"):
+        opened(tmp_path / "j")
+
+
+def test_processes_may_begin_on_a_new_database_at_once(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_sweep_ledger as here\n"
+        "from graphc.sweeps.storage import optuna; optuna(); input()\n"
+        "print(here.opened(sys.argv[2]).study)"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(tmp_path / "new.db")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    them = [subprocess.Popen(command, text=True, **pipes) for _ in range(3)]  # type: ignore[call-overload]
+    for each in them:
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    said = [each.communicate() for each in them]
+    assert [out for out, _ in said] == ["1\n"] * 4, said
+
+
+def test_tables_that_others_are_making_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = optuna().storages.RDBStorage
+    made = kind.__init__
+    tries = [RuntimeError("table studies already exists"), AssertionError(), None]
+
+    def beside_others(*arguments: Any, **options: Any) -> None:
+        if (problem := tries.pop(0)) is not None:
+            raise problem
+        made(*arguments, **options)
+
+    monkeypatch.setattr(kind, "__init__", beside_others)
+    assert opened(tmp_path / "new.db").rows == {}
+    assert not tries
+
+
 def test_a_journal_with_half_a_last_line_goes_on(tmp_path: Path) -> None:
     first = opened(tmp_path / "j")
     first.claim(CANDIDATES[:1])
@@ -145,9 +200,11 @@ def test_places_that_cannot_hold_a_storage_are_named(
         opened(tmp_path / where)
 
 
-@pytest.mark.parametrize("url", ["nosuchdb://host/name", "postgresql+nothing://host/name"])
+@pytest.mark.parametrize(
+    "url", ["nosuchdb://host/name", "postgresql+nothing://host/name", "sqlite://a/b:c@d/e"]
+)
 def test_a_url_that_leads_nowhere_is_named(url: str) -> None:
-    with pytest.raises((UsageError, SpecError)) as caught:
+    with pytest.raises(UsageError, match="is no URL of a database that is known") as caught:
         opened(url)
     assert url in str(caught.value)
 
