@@ -191,3 +191,9 @@ def test_ci_brings_a_browser_runs_the_tests_and_does_nothing_else() -> None:
         "export GRAPHC_NEEDS_CHROMIUM=1",
         "make test",
     ]
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """pytest imports them by name alone, and would leave out the second."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
