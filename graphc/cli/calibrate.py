@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.output import columns, note, print_json, progress, say, write_text
+from graphc.text.write import check_place
 
 if TYPE_CHECKING:
     from graphc.calibrate.measure import Figures
@@ -19,6 +20,8 @@ def run_calibrate(out: Path, *, name: str, figures: Path | None, is_json: bool) 
     from graphc.calibrate.run import calibrate
     from graphc.profiles import load_profile
 
+    check_place(out)
+    check_place(figures)
     kept: list[Figures] = []
     with progress() as doing:
         doing("measuring")

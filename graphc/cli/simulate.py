@@ -11,6 +11,7 @@ from graphc.cli.output import columns, note, plural, print_json, progress, say, 
 from graphc.cli.request import Request, is_plan, refuse_values
 from graphc.text.diagnostics import UsageError
 from graphc.text.units import us_text as us
+from graphc.text.write import check_place
 
 if TYPE_CHECKING:
     from graphc.predict import Chosen
@@ -39,6 +40,8 @@ def run_simulate(wanted: Request, options: SimulateOptions) -> int:
         raise UsageError("--out is where --suggest writes a schedule: give both")
     if options.html is not None and options.suggests:
         raise UsageError("--suggest draws nothing: simulate with the values that it gives")
+    check_place(options.html)
+    check_place(options.out)
     profile = load_profile(options.machine)
     if options.suggests:
         return run_suggest(wanted, profile, options)

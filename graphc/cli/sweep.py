@@ -14,6 +14,7 @@ from graphc.cli.output import columns, note, plural, print_json, say, write_text
 from graphc.cli.request import Request, assignment, refuse_plan
 from graphc.text.diagnostics import UsageError, printable
 from graphc.text.units import us_text as us
+from graphc.text.write import check_place
 
 if TYPE_CHECKING:
     from graphc.sweeps.job import Job
@@ -52,14 +53,15 @@ class SweepOptions:
 def run_sweep_command(wanted: Request, options: SweepOptions) -> int:
     refuse_plan(wanted, "sweep")
     check_machine(options)
+    check_place(options.html)
     with bar(options.out) as progress:
         result = swept(wanted, options, progress)
+    if not options.is_json:
+        tell(result)  # before a page that may fail, for without --out nothing else has the rows
     if options.html is not None:
         write_page(result, options.html, predictions(wanted, options, result))
     if options.is_json:
         print_json(result.to_json())
-    else:
-        tell(result)
     return NONE_LEFT if result.best is None else 0
 
 

@@ -15,6 +15,7 @@ from graphc.cli.request import Request, plan_of
 from graphc.cli.weight import weigh
 from graphc.text.diagnostics import UsageError
 from graphc.text.units import us_text as us
+from graphc.text.write import check_place
 
 if TYPE_CHECKING:
     from graphc.plan import Plan
@@ -44,6 +45,7 @@ def run_trace(wanted: Request, options: TraceOptions) -> int:
 
     way_named(options.by)
     check_out(options.out)
+    check_place(options.html)
     with progress() as doing:
         doing(f"compiling {wanted.path}")
         plan = plan_of(wanted, cubins=False)
@@ -110,6 +112,8 @@ def check_out(out: Path | None) -> None:
         raise UsageError(f"--out: '{out}' is a folder, and no file can have its name")
     if out is not None and out.suffix != ".json" and out.is_file():
         raise UsageError(f"--out: '{out}' is a file: name a folder, or a file that ends in .json")
+    if out is not None and out.suffix == ".json":
+        check_place(out)
 
 
 def write_files(trace: Trace, out: Path) -> None:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -158,15 +159,18 @@ def append_lines(path: Path, rows: Iterable[Row]) -> None:
         raise error("cannot-write", why, hint=KEPT) from None
 
 
-def write_parquet(path: Path, rows: Iterable[Row]) -> None:
-    """One column a value of the axes, a param (``param.tokens``) or a fact; lists as JSON."""
-    try:
-        from pyarrow import Table, parquet
-    except ImportError:
+def check_parquet() -> None:
+    if find_spec("pyarrow") is None:
         raise UsageError(
             "Parquet needs pyarrow, which is not installed: pip install pyarrow; "
             "rows.jsonl holds the same rows"
-        ) from None
+        )
+
+
+def write_parquet(path: Path, rows: Iterable[Row]) -> None:
+    """One column a value of the axes, a param (``param.tokens``) or a fact; lists as JSON."""
+    from pyarrow import Table, parquet
+
     flat = [flattened(each.to_json()) for each in rows]
     names = dict.fromkeys(name for each in flat for name in each)
     columns = {name: [each.get(name) for each in flat] for name in names}

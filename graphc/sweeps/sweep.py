@@ -27,6 +27,7 @@ from graphc.sweeps.rows import (
     Row,
     append_lines,
     best_of,
+    check_parquet,
     told,
     write_lines,
     write_parquet,
@@ -40,6 +41,7 @@ from graphc.text.expr import check_expression
 from graphc.text.write import cannot_write
 
 ROWS, BEST, PARQUET = "rows.jsonl", "best.yaml", "rows.parquet"
+MOST_WORKERS = 256  # of one process
 LIMIT_S = 120.0  # for one candidate
 LOOK_S = 0.5  # between two looks at what others do
 AHEAD = 4  # candidates that are claimed for each worker
@@ -182,6 +184,7 @@ def run_sweep(wanted: Wanted) -> Sweep:
     """Check what was asked for, then go on with what its storage has."""
     space = wanted.space
     optuna()
+    check_wanted(wanted)
     check_space(space)
     rows: dict[str, Row] = {}
     batches = chunks(space, wanted.sampler, wanted.trials, wanted.seed, rows)
@@ -191,7 +194,7 @@ def run_sweep(wanted: Wanted) -> Sweep:
     identity = identity_of(space.job, space.axes, space.where, wanted.sampler, wanted.seed)
     most = cores() if simulated.is_simulated(space.job) else 1
     total = len(first) if wanted.sampler == GRID else wanted.trials or TRIALS
-    count = enough(total, most) if wanted.workers is None else wanted.workers
+    count = enough(total, most) if wanted.workers is None else min(total, wanted.workers)
     with (
         closing(Ledger(storage, identity, space.axes, abandoned_s=5 * wanted.limit_s)) as ledger,
         closing(workers_of(space.job, count, wanted.limit_s)) as workers,
@@ -205,6 +208,15 @@ def run_sweep(wanted: Wanted) -> Sweep:
     if out is not None:
         write_results(out, result, space.job, has_parquet=wanted.has_parquet)
     return result
+
+
+def check_wanted(wanted: Wanted) -> None:
+    if wanted.workers is not None and not 0 <= wanted.workers <= MOST_WORKERS:
+        raise UsageError(f"'workers' is a number from 0 to {MOST_WORKERS}, not {wanted.workers}")
+    if wanted.has_parquet and wanted.out is None:
+        raise UsageError("rows.parquet is written to the folder of --out (out=): name one, too")
+    if wanted.has_parquet:
+        check_parquet()
 
 
 def check_space(space: Space) -> None:
@@ -225,6 +237,8 @@ def made_folder(path: Path | None) -> Path | None:
     if path is not None:
         try:
             path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise cannot_write(path, "it is a file: name a folder") from None
         except OSError as problem:
             raise cannot_write(path, str(problem.strerror)) from None
     return path
@@ -319,10 +333,10 @@ def place(row: Row) -> int:
 
 def write_results(out: Path, result: Sweep, job: Job, *, has_parquet: bool) -> None:
     write_lines(out / ROWS, result.rows)
-    if has_parquet:
-        write_parquet(out / PARQUET, result.rows)
     if result.best is not None:
         write_best(out / BEST, job, result.best, praise(result))
+    if has_parquet:
+        write_parquet(out / PARQUET, result.rows)
 
 
 def praise(result: Sweep) -> str:

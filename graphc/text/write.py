@@ -22,5 +22,15 @@ def write_whole(path: Path, content: bytes) -> None:
         raise cannot_write(path, str(problem.strerror)) from None
 
 
+def check_place(path: Path | None) -> None:
+    """Tell before hours of work what would be told after them: no file can be written there."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise cannot_write(path, "it is a folder: name a file")
+    if not path.absolute().parent.is_dir():
+        raise cannot_write(path, f"there is no folder '{path.parent}'")
+
+
 def cannot_write(path: Path, why: str) -> SpecError:
     return error("cannot-write", f"cannot write '{path}': {why}")

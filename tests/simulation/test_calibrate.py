@@ -149,6 +149,16 @@ def test_without_a_gpu_there_is_nothing_to_measure(
     assert not out.exists()
 
 
+@pytest.mark.parametrize("option", ["--out", "--figures"])
+def test_a_place_that_cannot_be_written_is_told_before_anything_is_measured(
+    option: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("graphc.calibrate.run.CudaBench", lambda: pytest.fail("it measures"))
+    words = ["--out", str(tmp_path / "mine.yaml"), option, str(tmp_path / "none" / "x.yaml")]
+    assert guarded(["calibrate", *words]) == 1
+    assert f"there is no folder '{tmp_path / 'none'}'" in capsys.readouterr().err
+
+
 def test_a_calibration_is_written_with_its_times(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -71,6 +71,8 @@ def test_a_plan_is_simulated_like_its_spec(
         (["--machine", "h200x2", "--count", "9999999"], 2, "capacity"),
         (["--machine", "h200x2", "--out", "x.yaml"], 2, "--suggest"),
         (["--machine", "h200x2", "--set", "piece=3"], 1, "piece"),
+        (["--machine", "h200x2", "--html", "no/such/page.html"], 1, "there is no folder 'no/such'"),
+        (["--machine", "h200x2", "--suggest", "--out", "no/such.yaml"], 1, "no folder 'no'"),
     ],
 )
 def test_what_does_not_fit_is_told(

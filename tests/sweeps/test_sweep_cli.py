@@ -14,6 +14,7 @@ from graphc.cli import sweep as command
 from graphc.cli.guard import guarded
 from graphc.sweeps.rows import Basis, Candidate, Outcome, Row, Status
 from graphc.sweeps.sweep import Standing
+from graphc.text.write import cannot_write
 
 ROOT = Path(__file__).parent.parent.parent
 SIMULATED = ("--simulate", MACHINE, "--workers", "0", "--set", "route=host")
@@ -90,6 +91,8 @@ def test_measured_tables_tell_wins_and_spread(
         (("--axis", "pieces=1:4", "--baseline", "pieces=0"), 1, "has to compile"),
         (("--axis", "pieces=1:4", "--storage", "no/such/folder.db"), 2, "there is no folder"),
         (("--axis", "pieces=0,-1"), 1, "no candidate compiled"),
+        (("--axis", "pieces=1:4", "--parquet"), 2, "to the folder of --out"),
+        (("--axis", "pieces=1:4", "--workers", "1000000"), 2, "from 0 to 256, not 1000000"),
     ],
 )
 def test_mistakes_end_with_a_code_and_a_message(
@@ -110,6 +113,32 @@ def test_a_folder_that_is_a_file_is_named(
     )
     assert code == 1
     assert "error[cannot-write]" in err
+    assert "it is a file: name a folder" in err
+
+
+@pytest.mark.parametrize("place", ["no/such/page.html", "."])
+def test_a_page_that_cannot_be_written_is_told_before_the_sweep(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, place: str
+) -> None:
+    words = ("--out", tmp_path / "out", "--html", tmp_path / place)
+    code, _, err = ran(capsys, OFFLOAD, *SIMULATED, "--axis", "pieces=1:4", *words)
+    assert code == 1
+    assert "error[cannot-write]" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_page_that_fails_costs_no_table(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(path: Path, content: str) -> None:
+        raise cannot_write(path, "No space left on device")
+
+    monkeypatch.setattr(command, "write_text", full)
+    words = ("--axis", "pieces=1:4", "--html", tmp_path / "page.html")
+    code, out, err = ran(capsys, OFFLOAD, *SIMULATED, *words)
+    assert code == 1
+    assert "No space left" in err
+    assert out.splitlines()[0] == "offload: 4 candidates"
 
 
 def test_a_mistake_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:

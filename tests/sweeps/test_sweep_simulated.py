@@ -252,7 +252,7 @@ def test_parquet_has_a_column_for_each_param_or_says_what_it_needs(tmp_path: Pat
     except ImportError:
         with pytest.raises(UsageError, match="pip install pyarrow"):
             swept(axes, out=tmp_path, parquet=True)
-        assert len(rows_in(tmp_path)) == 6
+        assert not list(tmp_path.iterdir())  # told before anything is tried
         return
     swept(axes, out=tmp_path, parquet=True)
     table = parquet.read_table(tmp_path / "rows.parquet")

@@ -17,7 +17,7 @@ from graphc.sweeps.job import Job
 from graphc.sweeps.rows import Candidate, Outcome, Status
 from graphc.sweeps.space import Space
 from graphc.sweeps.sweep import Sweep, Wanted, run_sweep
-from graphc.sweeps.workers import Pool, cores, enough
+from graphc.sweeps.workers import Here, Pool, Workers, cores, enough
 from graphc.text.diagnostics import CudaError, UsageError
 
 
@@ -148,6 +148,26 @@ def is_alive(process: int) -> bool:
 def test_few_candidates_start_few_workers() -> None:
     assert [enough(count, 8) for count in (1, 16, 1000)] == [1, 2, 8]
     assert cores() >= 1
+
+
+@pytest.mark.parametrize("count", [-1, 257, 10**9])
+def test_no_number_of_workers_is_taken_that_no_machine_could_bear(count: int) -> None:
+    with pytest.raises(UsageError, match="from 0 to 256"):
+        graphc.sweep(OFFLOAD, {"pieces": [1, 2]}, machine="h200x2", workers=count)
+
+
+def test_no_more_workers_are_started_than_there_are_candidates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def here(job: Job, count: int, limit_s: float) -> Workers:
+        asked.append(count)
+        return Here(job)
+
+    monkeypatch.setattr("graphc.sweeps.sweep.workers_of", here)
+    graphc.sweep(OFFLOAD, {"pieces": [1, 2]}, machine="h200x2", workers=200)
+    assert asked == [2]
 
 
 def scripted(axes: dict[str, Any], out: Path | None = None, **settings: Any) -> Sweep:

@@ -208,3 +208,13 @@ def test_places_that_cannot_be_written_are_named_before_anything_runs(
         assert message in capsys.readouterr().err
     assert guarded([*SMALL, "--out", str(tmp_path / "file" / "below")]) == 2
     assert "cannot make the folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("option", "name"), [("--out", "trace.json"), ("--html", "trace.html")])
+def test_files_in_folders_that_are_not_there_are_named_before_anything_runs(
+    option: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--out", str(tmp_path / "out.json"), option, str(tmp_path / "none" / name)]
+    assert guarded([*SMALL, *words]) == 1
+    assert f"there is no folder '{tmp_path / 'none'}'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
