@@ -175,7 +175,7 @@ def meaning(op: Op, index: int, access: Access, is_exact: bool) -> tuple[Key, in
         case Mode.READ:
             return READ_KEY, READS
         case Mode.SCATTER:
-            return ("scatter", (op.kin, access.argument)), WRITES
+            return ("scatter", (op.kin, access.argument, access.region.buffer)), WRITES
         case Mode.ACCUMULATE if is_exact:
             return ("accumulate", (access.region.buffer, way_of(op, access))), READS | WRITES
         case Mode.UPDATE | Mode.ACCUMULATE:
@@ -225,12 +225,31 @@ def refuse(op: Op, other: Op, access: Access, mistakes: Mistakes) -> None:
             f"the {parts} of '{op.kin}' conflict: argument '{access.argument}' of '{op.name}' "
             f"({access.mode} {access.region}) meets bytes of '{other.name}'",
             op.span if op.span.line else access.span,
-            hint="cut it less, give the argument rows that follow the cut, "
-            "or declare 'scatter' if the pieces write disjoint rows"
-            if parts == "pieces"
-            else "give each rank a row of its own, or declare 'scatter' if the ranks write "
-            "disjoint rows",
+            hint=way_out(access.mode, parts),
         )
+
+
+def way_out(mode: Mode, parts: str) -> str:
+    """What a spec can say instead."""
+    match mode:
+        case Mode.SCATTER:
+            return f"'scatter' keeps {parts} apart within one buffer: let all of them name the same"
+        case Mode.ACCUMULATE:
+            less = "cut it less: " if parts == "pieces" else ""
+            return (
+                f"{less}only integers are accumulated in any order, by calls with the same options "
+                "and scalars"
+            )
+        case _ if parts == "pieces":
+            return (
+                "cut it less, give the argument rows that follow the cut, "
+                "or declare 'scatter' if the pieces write disjoint rows"
+            )
+        case _:
+            return (
+                "give each rank a row of its own, or declare 'scatter' if the ranks write "
+                "disjoint rows"
+            )
 
 
 # Interval maps

@@ -27,3 +27,8 @@ def spread(
 
 def fetch(*, x: tuple[Array, ...], y: Array) -> None:
     y[...] = sum(each.astype(np.float32) for each in x)
+
+
+def tally(*, x: Array, y: tuple[Array, ...], weight: int) -> None:
+    for each in y:
+        each[:] += weight * x.sum(0)
