@@ -17,6 +17,7 @@ class Faults:
     def __init__(self, found: Iterable[Diagnostic] = (), broken: Iterable[str] = ()) -> None:
         self.found = list(found)
         self.broken = frozenset(broken)
+        self.moot: frozenset[str] = frozenset()  # codes of what only follows from a fault found
         self.seen = {fingerprint(each) for each in self.found}
 
     def add(self, *diagnostics: Diagnostic) -> None:
@@ -41,7 +42,9 @@ class Faults:
         return Collecting(self, notes)
 
     def follows(self, each: Diagnostic) -> bool:
-        """Whether it only says again that a broken entry is missing."""
+        """Whether it only says again what was found: that a broken entry is missing, say."""
+        if each.code in self.moot:
+            return True
         quoted = each.message.split("'")
         return each.code.startswith("unknown-") and len(quoted) > 1 and quoted[1] in self.broken
 

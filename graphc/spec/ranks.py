@@ -98,6 +98,7 @@ def ranks_of(spec: LayerSpec, scope: Mapping[str, Any], faults: Faults) -> Ranks
         given = int(evaluate_count(spec.ranks.count, scope, at["count"].span))
         count = min(max(given, 1), MOST_RANKS)  # the rest is looked at with it
         if given != count:
+            faults.moot |= {"wrong-shape"}  # extents go by the number that was asked for
             text = f"there are 1 to {MOST_RANKS} ranks, not {given}"
             raise error("bad-rank", text, at["count"].span)
     if not isinstance(spec.devices, RankDevicesSpec):

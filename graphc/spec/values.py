@@ -95,6 +95,7 @@ def values_of(
     """Set the params, compute what is derived from them, check what is required of them."""
     check_presets(spec, faults)
     chosen = chosen_values(spec, given, preset, faults)
+    found_before = len(faults.found)
     params: dict[str, Any] = {}
     scope: dict[str, Any] = {}
     for name, param in spec.params.items():
@@ -111,11 +112,13 @@ def values_of(
         check_count(name, counts, spec, params, span, faults)
         if isinstance(params[name], int):
             scope[name] = Scaled(params[name], 1)
+    are_as_asked = len(faults.found) == found_before
     for name, param in spec.params.items():
         at = spec.site["params"][name]
         span = chosen[name].span if name in chosen else at["default"].span
         if not check_limits(name, param, params[name], span, scope, at, faults):
             # What is wrong is said; the rest is looked at with the default, or without the name.
+            are_as_asked = False
             if params[name] == param.default:
                 del scope[name]
                 faults.broken |= {name}
@@ -123,7 +126,8 @@ def values_of(
             params[name] = param.default
             scope[name] = Scaled(param.default) if name in counts else param.default
     derive(spec, scope, faults)
-    check_required(spec, scope, faults)
+    if are_as_asked:  # a default in place of what was asked may well not suit the other values
+        check_required(spec, scope, faults)
     return Values(scope, params, counts[0] if counts else None)
 
 
