@@ -284,11 +284,15 @@ class Builder:
 
     def finished(self, entry: str, ops: list[Op]) -> Program:
         used = {each.region.buffer for op in ops for each in op.accesses}
-        bases = {each.overlay[0] for each in self.buffers.made.values() if each.overlay}
+        made = self.buffers.made
+        asked = {
+            name for name, each in made.items() if name in used or each.role is not Role.SCRATCH
+        }
+        bases = {overlay[0] for name in asked if (overlay := made[name].overlay)}
         kept = {
             name: with_users(each, ops)
-            for name, each in self.buffers.made.items()
-            if name in used or name in bases or each.role is not Role.SCRATCH
+            for name, each in made.items()
+            if name in asked or name in bases
         }
         capacity = self.values.capacity
         return Program(

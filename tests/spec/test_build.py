@@ -398,6 +398,29 @@ ops:
     assert codes(text.replace("x: top, y: y", "x: low, y: x")) >= {"read-before-write"}
 
 
+def test_an_overlay_that_nothing_touches_does_not_keep_its_base() -> None:
+    """The base is in the repeat: a buffer for each iteration, and none outside."""
+    text = (
+        HEAD
+        + """
+buffers:
+  x: {device: one, dtype: f32, shape: [4, 8], role: input}
+  m: {device: one, dtype: f32, shape: [4, 8]}
+  part: {device: one, dtype: f32, shape: [2, 8], at: {buffer: m, offset: 64}}
+  y: {device: one, dtype: f32, shape: [4, 8], role: output}
+ops:
+  - repeat: 2
+    index: i
+    body:
+      - {name: there, kernel: scale, device: one, args: {x: x, y: m, factor: 1}}
+      - {name: back, kernel: scale, device: one, args: {x: m, y: y, factor: 1}}
+"""
+    )
+    found = program(text)
+    assert {*found.buffers} == {"x", "y", "i.0/m", "i.1/m"}
+    assert {each.region.buffer for op in found for each in op.accesses} == {*found.buffers}
+
+
 def test_scratch_written_once_outside_may_be_read_in_every_iteration() -> None:
     text = (
         HEAD
