@@ -365,6 +365,7 @@ def test_entries_fit_together() -> None:
     step, other = joined_entries()
     assert "two schedules of entry 'step'" in faults(step, step)
     assert "launched in another way" in faults(step, replace(other, launch=FREE))
+    assert "signals in another way" in faults(step, replace(other, sync=Signalling.MEMOPS))
     swapped = (replace(UNITS[0], devices=("g1",)), replace(UNITS[1], devices=("g0",)))
     found = faults(step, replace(other, units=swapped))
     assert "unit 'left' of 'other' has other devices" in found
@@ -474,6 +475,14 @@ def test_flags_are_taken_down_before_the_next_launch() -> None:
     verify(schedule)
     found = faults(replace(schedule, launch=FREE))
     assert "flags that are taken down again (sync: memops) may be put up before they are" in found
+
+
+def test_flags_tell_nothing_of_the_launch_before() -> None:
+    """The first launch would wait for ever."""
+    schedule = divided(*BOTH, hear("b", "s", handshake=True), signal("s", "a"), launch=JOINED)
+    verify(schedule)
+    found = faults(replace(schedule, sync=Signalling.MEMOPS))
+    assert "awaits signal 'step/s', of the launch before, of which flags" in found
 
 
 def test_signals_speak_of_units() -> None:

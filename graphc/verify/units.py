@@ -59,6 +59,8 @@ def entry_faults(schedules: Sequence[Schedule], order: Order) -> Iterator[Diagno
     for each in schedules[1:]:
         if is_free(each) != is_free(first):
             yield fault(f"'{each.entry}' is launched in another way than '{first.entry}'")
+        if each.sync is not first.sync:
+            yield fault(f"'{each.entry}' signals in another way than '{first.entry}'")
     yield from faults_of_sharing(schedules)
     yield from faults_of_memory(schedules)
     signals = {name: dict(sent(each, order)) for name, each in entries.items()}
@@ -228,6 +230,8 @@ def faults_of_awaits(schedule: Schedule, order: Order, signals: Signals) -> Iter
                 known = signals.get(each.entry, {}).get(each.signal)
                 here = unit_of[op.name], schedule.entry, at.get(op.name, -1)
                 text = why_it_never_comes(each, known, *here)
+                if text is None and each.is_handshake and schedule.sync is Signalling.MEMOPS:
+                    text = "of the launch before, of which flags (sync: memops) keep nothing"
                 if text is not None:
                     yield fault(f"'{op.name}' awaits signal '{each.signal}', {text}", op.span)
 
