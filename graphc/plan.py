@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Strict, TypeAdapter, ValidationError
 
-from graphc.ir import Await, Kernel, Schedule, Signal
+from graphc.ir import Await, Kernel, Op, Program, Schedule, Signal
 from graphc.text.diagnostics import Span, SpecError, UsageError, error
 from graphc.text.write import write_whole
 
@@ -251,11 +251,38 @@ def loose_ends_of(schedule: Schedule, variant: Variant, plan: Plan) -> Iterator[
     for op in program:
         if op.device not in program.devices:
             yield f"op '{op.name}' is on no device of the plan: '{op.device}'"
-        if isinstance(op.work, Kernel) and steps.get(op.step, "") not in plan.images:
+        if not isinstance(op.work, Kernel):
+            continue
+        image = plan.images.get(steps.get(op.step, ""))
+        if image is None:
             yield f"op '{op.name}' has no kernel image"
+        else:
+            yield from loose_ends_of_tables(op, image)
+            yield from loose_ends_of_reach(op, program, variant)
     for each in variant.requires:
         if not {each.source, each.target} <= {*program.devices}:
             yield f"it requires something of '{each.source}' and '{each.target}'"
+
+
+def loose_ends_of_tables(op: Op, image: KernelImage) -> Iterator[str]:
+    """Tables of pointers that do not hold a buffer of each rank, in the order of ranks."""
+    peers: dict[str, list[int | None]] = {}
+    for access in op.accesses:
+        if access.peer is not None or access.argument in image.tables:
+            peers.setdefault(access.argument, []).append(access.peer)
+    for argument, found in peers.items():
+        if found != [*range(image.tables.get(argument, 0))]:
+            yield f"op '{op.name}' has other buffers for '{argument}' than its kernel takes"
+
+
+def loose_ends_of_reach(op: Op, program: Program, variant: Variant) -> Iterator[str]:
+    """Memory of other devices that a kernel touches, though nobody tests whether it can."""
+    tested = {frozenset({each.source, each.target}) for each in variant.requires}
+    devices = (program.buffers[each.region.buffer].device for each in op.accesses)
+    for device in dict.fromkeys(devices):
+        pair = frozenset({op.device, device})
+        if device in program.devices and len(pair) > 1 and pair not in tested:
+            yield f"op '{op.name}' touches memory of '{device}', which the plan does not require"
 
 
 def loose_ends_of_units(schedule: Schedule, variant: Variant) -> Iterator[str]:

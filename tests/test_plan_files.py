@@ -267,6 +267,45 @@ def test_what_was_changed_between_units_is_not_believed(
     refused(tmp_path, with_its_digest(plan), message)
 
 
+def given_to(argument: str, change: Callable[[list[dict[str, Any]]], object]) -> Change:
+    """The accesses by that argument of the first op that has it, changed."""
+
+    def changed(plan: dict[str, Any]) -> None:
+        for op in schedule_of(plan)["program"]["ops"]:
+            own = [each for each in op["accesses"] if each["argument"] == argument]
+            if own:
+                change(own)
+                op["accesses"] = [each for each in op["accesses"] if each["argument"] != argument]
+                op["accesses"] += own
+                return
+
+    return changed
+
+
+def tables_of(plan: dict[str, Any], number: int) -> None:
+    for image in plan["images"].values():
+        image["tables"] = dict.fromkeys(image["tables"], number)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (given_to("counts", lambda own: own.pop()), "other buffers for 'counts' than"),
+        (given_to("counts", lambda own: own.reverse()), "other buffers for 'counts' than"),
+        (lambda plan: tables_of(plan, 2), "other buffers for 'counts' than its kernel takes"),
+        (lambda plan: tables_of(plan, 4), "other buffers for 'counts' than its kernel takes"),
+        (set_to([], "variants", 0, "requires"), "which the plan does not require"),
+    ],
+)
+def test_what_was_changed_between_ranks_is_not_believed(
+    tmp_path: Path, change: Change, message: str
+) -> None:
+    small("ep_throughput", ranks=3, gpus=3).save(tmp_path / "ranks")
+    plan = json.loads((tmp_path / "ranks").read_text())
+    change(plan)
+    refused(tmp_path, with_its_digest(plan), message)
+
+
 @pytest.mark.parametrize("text", ["", "graphc: 1", "[]", "{}", "\0\1", "null", "1"])
 def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
     refused(tmp_path, text, "that can be trusted: (at|Input|Invalid)")
