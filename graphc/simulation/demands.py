@@ -8,8 +8,9 @@ multiprocessors with each other, but not with wide ones. Everything else has no 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 from graphc.ir import (
@@ -188,14 +189,37 @@ class Demands:
         flow = Flow(to_peer(source, target), nbytes, [[1.0, peer.copy_gb_s]])
         return Demand(Kind.COPY, "copy to peer", gpu, peer.copy_us, memory=memory, flows=(flow,))
 
-    def flows(self, op: Op) -> Iterator[Flow]:
-        """Of a kernel: what it reads and writes in memory that is not its GPU's."""
+    def spread(self, op: Op, nbytes: float) -> float:
+        """The share that a kernel touches of arguments that lie on several ranks.
+
+        Its rows go to some of them, so it may touch all; what it touches in all its cost says.
+        """
+        times = Counter(each.argument for each in op.accesses)
+        apart = sum(self.nbytes(each) for each in op.accesses if times[each.argument] > 1)
+        whole = sum(self.nbytes(each) for each in op.accesses if times[each.argument] == 1)
+        return min(1.0, max(0.0, nbytes - whole) / apart) if apart else 1.0
+
+    def flows(self, op: Op, spread: float = 1.0) -> tuple[Flow, ...]:
+        """What a kernel reads and writes in memory that is not its GPU's, by the way it goes.
+
+        What goes one way is one flow: it has one share of the links, whatever arguments it is of.
+        """
+        found: dict[tuple[int, ...], Flow] = {}
+        for each in self.each_flow(op, spread):
+            nbytes = found[each.links].nbytes if each.links in found else 0.0
+            found[each.links] = replace(each, nbytes=nbytes + each.nbytes)
+        return tuple(found.values())
+
+    def each_flow(self, op: Op, spread: float) -> Iterator[Flow]:
+        times = Counter(each.argument for each in op.accesses)
         gpu = self.placed[op.device]
         host, peer = self.profile.host, self.profile.peer
         for access in op.accesses:
             place, nbytes = self.places[access.region.buffer], self.nbytes(access)
             if place == gpu:
                 continue
+            if times[access.argument] > 1:
+                nbytes *= spread
             is_write, is_read = access.mode.is_write, access.mode.is_read
             if place is None:
                 if is_read:
@@ -213,7 +237,7 @@ class Demands:
     def kernel(self, op: Op, kernel: Kernel, rows: int) -> Demand:
         profile, gpu = self.profile, self.placed[op.device]
         cost = profile.costs.of(op, kernel, self.contracts[kernel.template], self.dtypes, rows)
-        flows = tuple(self.flows(op))
+        flows = self.flows(op, self.spread(op, cost.nbytes))
         own = max(0.0, cost.nbytes - sum(each.nbytes for each in flows))
         curve = profile.kernels.get(kernel.template)
         tflops = profile.arithmetic.tflops.get(cost.dtype, profile.arithmetic.tflops["f32"])
@@ -269,7 +293,7 @@ class Demands:
             blocks=profile.gpus.sms,
             blocks_a_sm=MOST_BLOCKS,
             memory=((gpu, own),),
-            flows=tuple(self.flows(op)),
+            flows=self.flows(op),
         )
 
     def no_peer(self, op: Op) -> UsageError:

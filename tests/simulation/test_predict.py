@@ -212,3 +212,22 @@ def test_a_divided_layer_waits_for_its_signals() -> None:
     assert len(awaits) > 8
     for work, each in awaits:
         assert all(signals[awaited.signal].stop_us < each.stop_us for awaited in work.signals)
+
+
+def test_a_kernel_that_may_touch_all_ranks_moves_what_its_cost_says() -> None:
+    """Rows for half of the ranks go to the other GPU, whatever room there is for them."""
+    found = graphc.simulate("ep_throughput", machine="h200x2", gpus=2, ranks=4)
+    tasks = dict(zip((op.step for op in found.schedule.program), found.tasks, strict=True))
+    row_bytes = 7168 * 2
+    for step in ("rank.0/dispatch", "rank.3/combine"):
+        assert sum(each.nbytes for each in tasks[step].demand.flows) == pytest.approx(
+            2 * 4096 * row_bytes, rel=0.02
+        )
+
+
+def test_what_a_kernel_sends_one_way_has_one_share_of_the_link() -> None:
+    """Rows, ids and weights: the small ones do not slow the rows down."""
+    found = graphc.simulate("ep_throughput", machine="h200x2", gpus=2)
+    took = {each.op: each.stop_us - each.start_us for each in found.timeline.slices}
+    rows_us = 4096 * 7168 * 2 / 398e3  # at the best rate of the link
+    assert rows_us < took["rank.0/dispatch"] < 1.2 * rows_us
