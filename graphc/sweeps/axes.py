@@ -94,6 +94,8 @@ def words_of(name: str, text: str) -> Iterable[Value]:
                 f"axis '{name}': '{part}' is no range: write 1:64, 1:64:4 (every fourth) or "
                 "1:64:x2 (doubling)"
             )
+        elif part.startswith("[") != part.endswith("]"):
+            raise UsageError(f"axis '{name}': a list begins and ends with a bracket, not '{part}'")
         else:
             yield value_of(part)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -311,7 +312,7 @@ class Reader:
             )
             return None
         if ACCEPTED.fullmatch(text):
-            return plain(text)
+            return self.plain(text, event)
         advice = surprise(text)
         if advice is not None:
             self.mistake(
@@ -321,6 +322,13 @@ class Reader:
                 hint=advice,
             )
         return text
+
+    def plain(self, text: str, event: yaml.ScalarEvent) -> Any:
+        value = plain(text) if len(text) <= MOST_DIGITS else inf
+        if isinstance(value, float) and not isfinite(value):
+            self.mistake("bad-value", "the number is too large", self.span(event))
+            return 0
+        return value
 
     def refuse_hidden_meaning(self, event: Event) -> None:
         anchor = getattr(event, "anchor", None)
@@ -403,6 +411,7 @@ def syntax_hint(problem: str) -> str | None:
     return None
 
 
+MOST_DIGITS = 300  # of a number
 INTEGER = r"-?(?:0|[1-9][0-9]*)"
 ACCEPTED = re.compile(rf"null|true|false|{INTEGER}|{INTEGER}\.[0-9]+(?:[eE][-+][0-9]+)?")
 

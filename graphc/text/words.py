@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from typing import TypeAlias
 
+from graphc.text.diagnostics import UsageError
+
+MOST_DIGITS = 300
 Value: TypeAlias = int | float | bool | str | list["Value"] | None
 
 
@@ -17,7 +20,7 @@ def value_of(text: str) -> Value:
     if text in ("true", "false", "null"):
         return {"true": True, "false": False, "null": None}[text]
     if re.fullmatch(r"-?(0|[1-9]\d*)", text):
-        return int(text)
+        return whole(text)
     if re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", text):
         return float(text)
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
@@ -26,6 +29,12 @@ def value_of(text: str) -> Value:
         inner = text[1:-1].strip()
         return [value_of(each.strip()) for each in parts(inner)] if inner else []
     return text
+
+
+def whole(text: str) -> int:
+    if len(text) > MOST_DIGITS:
+        raise UsageError(f"a number of {len(text)} digits is too large: {text[:8]}...")
+    return int(text)
 
 
 def parts(text: str) -> list[str]:

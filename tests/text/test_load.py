@@ -64,6 +64,13 @@ def test_no_text_breaks_the_reader(text: str) -> None:
     assert document.mistakes or isinstance(document.data, dict)
 
 
+@pytest.mark.parametrize("text", ["1" * 5000, f"-{'9' * 400}", "1.0e+400", "-1.0e+400"])
+def test_numbers_that_nothing_could_count_are_refused(text: str) -> None:
+    (mistake,) = parse_yaml(f"a: {text}", "f.yaml").mistakes
+    assert (mistake.code, mistake.message) == ("bad-value", "the number is too large")
+    assert (mistake.span.line, mistake.span.column) == (1, 4)
+
+
 @pytest.mark.parametrize(
     "text",
     [
