@@ -1,7 +1,8 @@
 """Predicted against measured: whole replays by route, and single ops.
 
     python benchmarks/prediction.py                               the rows of peer_layer.jsonl
-    python benchmarks/prediction.py --rows sweep.jsonl --ops      those of a sweep, and by op
+    python benchmarks/prediction.py --rows sweep.jsonl --what sweep       those of a sweep
+    python benchmarks/prediction.py --rows steps.jsonl --what sweep --ops    by op, too
     python benchmarks/prediction.py --rows benchmarks/results/all_local.jsonl --what all_local
     python benchmarks/prediction.py --v100                        two V100 beside what was reported
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -212,6 +214,8 @@ def main() -> None:
     paths = options.rows or [HERE / "results" / "peer_layer.jsonl"]
     cases = cases_of(paths, {*options.what.split(",")})
     cases = [each for each in cases if options.emit or each.is_captured]
+    if not cases:
+        sys.exit(f"no row of {', '.join(map(str, paths))} is what --what says: {options.what}")
     with tempfile.TemporaryDirectory() as folder:
         spec = all_local(Path(folder)) if options.what == "all_local" else SPEC
         for each in cases:
