@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphc.dtypes import dtype
-from graphc.ir import Buffer, Program, Role
+from graphc.ir import Buffer, LaunchContract, Program, Role, Schedule
 from graphc.text.diagnostics import UsageError
 from graphc.text.suggest import did_you_mean
 
@@ -241,6 +241,40 @@ def stream_handle(stream: Any) -> int:
         f"a {type(stream).__name__} is no stream: expected an object with __cuda_stream__ "
         "(torch, cupy, cuda.core), a handle, or None"
     )
+
+
+def streams_of_units(
+    schedule: Schedule, stream: object, streams: object
+) -> dict[str, object] | None:
+    """Unit -> the stream that the caller gave for it; None where units have streams of their own.
+
+    Where a launch is one call on one stream, there are none for units.
+    """
+    names = [unit.name for unit in schedule.units]
+    if schedule.launch is not LaunchContract.FREE or len(names) < 2:
+        if streams is None:
+            return None
+        raise UsageError(
+            "streams is for plans of several units whose launch is free: pass one stream as the "
+            "first argument"
+        )
+    if stream is not None:
+        raise UsageError(
+            "the launch of this plan is free: each unit has a stream of its own; pass streams={"
+            + ", ".join(f"'{name}': ..." for name in names)
+            + "}, or none"
+        )
+    if streams is None:
+        return None
+    if not isinstance(streams, Mapping):
+        raise UsageError(f"streams: expected the stream of each unit by name, found {streams!r}")
+    for name in (*streams, *names):
+        if name not in names:
+            hint = did_you_mean(str(name), names) or f"there are {', '.join(names)}"
+            raise UsageError(f"streams: no unit is named '{name}': {hint}")
+        if name not in streams:
+            raise UsageError(f"streams: no stream is given for unit '{name}'")
+    return {name: streams[name] for name in names}
 
 
 def check_entry(entry: object, entries: Iterable[str]) -> str:

@@ -32,6 +32,7 @@ from graphc.backends.binding import (
     is_closed_error,
     is_poisoned,
     stream_handle,
+    streams_of_units,
     written_buffers,
 )
 from graphc.backends.extern import call_function, load_references
@@ -193,17 +194,20 @@ class ReferenceGraph(OneOfAKind):
         count: int | None = None,
         entry: str | None = None,
         *,
+        streams: Mapping[str, object] | None = None,
         seed: int | None = None,
     ) -> None:
         """Run an entry (the first if None is named) once with ``count`` rows in use.
 
         A seed picks another order that is allowed, and has it watched that the pieces and ranks of
-        an op scatter apart. A stream is looked at and has no effect: there are none on the host.
+        an op scatter apart. Streams are looked at and have no effect: there are none on the host.
         """
         self._check_open()
-        if stream is not None:
-            stream_handle(stream)
         schedule = self._schedules[check_entry(entry, self._schedules)]
+        of_units = streams_of_units(schedule, stream, streams) or {}
+        for each in (stream, *of_units.values()):
+            if each is not None:
+                stream_handle(each)
         rows = check_count(schedule.program, count)
         self._launched[schedule.entry] = None
         arrays = self._arrays[schedule.entry]

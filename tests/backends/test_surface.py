@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from graphc.text.diagnostics import UsageError
 X = np.random.default_rng(2).standard_normal((10, 8), dtype=np.float32)
 # What one backend's method takes and the other's does not.
 OWN_METHODS = {"interleave"}  # the reference's: on GPUs launches are side by side anyway
-OWN_PARAMETERS = {"reference": {("launch", "seed")}, "cuda": {("launch", "streams")}}
+OWN_PARAMETERS = {"reference": {("launch", "seed")}}
 
 
 @pytest.fixture(params=BACKENDS)
@@ -80,6 +81,27 @@ def test_a_count_is_a_whole_number_up_to_the_capacity(graph: Any, count: Any) ->
 def test_what_is_no_stream_is_refused(graph: Any, stream: Any) -> None:
     with pytest.raises(UsageError, match="is no stream"):
         graph.launch(stream)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("launch", "given", "message"),
+    [
+        ("joined", {"streams": {}}, "streams is for plans of several units whose launch is free"),
+        ("free", {"stream": 1}, "each unit has a stream of its own; pass streams={'primary': ..."),
+        ("free", {"streams": 5}, "streams: expected the stream of each unit by name, found 5"),
+        ("free", {"streams": {"primary": 0}}, "streams: no stream is given for unit 'peer'"),
+        ("free", {"streams": {"pear": 0}}, "no unit is named 'pear': did you mean 'peer'"),
+        ("free", {"streams": {"primary": 0, "peer": "own"}}, "a str is no stream"),
+    ],
+)
+def test_units_that_are_launched_freely_take_a_stream_each(
+    tmp_path: Path, backend: str, launch: str, given: Any, message: str
+) -> None:
+    with opened(backend, echo(tmp_path, units="device", launch=launch)) as graph:
+        with pytest.raises(UsageError, match=re.escape(message)):
+            graph.launch(**given)
+        graph.launch(streams=None)
 
 
 @pytest.mark.parametrize(
