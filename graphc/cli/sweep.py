@@ -57,7 +57,9 @@ def run_sweep_command(wanted: Request, options: SweepOptions) -> int:
     with bar(options.out) as progress:
         result = swept(wanted, options, progress)
     if not options.is_json:
-        tell(result)  # before a page that may fail, for without --out nothing else has the rows
+        tell(
+            result, given_to_baseline(wanted, options)
+        )  # before a page that may fail, for without --out nothing else has the rows
     if options.html is not None:
         write_page(result, options.html, predictions(wanted, options, result))
     if options.is_json:
@@ -206,7 +208,13 @@ def described(standing: Standing) -> str:
     return "; ".join(parts)
 
 
-def tell(result: Sweep) -> None:
+def given_to_baseline(wanted: Request, options: SweepOptions) -> dict[str, Any]:
+    """What the command sets for it, by path; params are known anyway."""
+    given = {**wanted.values, **dict(map(assignment, options.baseline))}
+    return {name.removeprefix("schedule."): value for name, value in given.items()}
+
+
+def tell(result: Sweep, given: Mapping[str, Any]) -> None:
     from graphc.sweeps.rows import ranked
 
     found = ranked(result.rows)
@@ -214,7 +222,7 @@ def tell(result: Sweep) -> None:
     rest = f", {len(not_ok)} of them not ok" if not_ok else ""
     say(f"{result.name}: {plural(len(result.rows), 'candidate')}{rest}")
     if found:
-        say(table(result, found[:BEST]))
+        say(table(result, found[:BEST], given))
     for reason, count in reasons(not_ok)[:REASONS]:
         say(f"{plural(count, 'candidate')} {reason}")
     if result.best is None:
@@ -223,7 +231,7 @@ def tell(result: Sweep) -> None:
         say(f"wrote {result.out / 'best.yaml'}: graphc compile FILE --schedule takes it")
 
 
-def table(result: Sweep, rows: Sequence[Row]) -> str:
+def table(result: Sweep, rows: Sequence[Row], given: Mapping[str, Any]) -> str:
     """The best few and the baseline: times, and what they rest on."""
     is_timed = "wins" in rows[0].outcome.facts
     names = [each.name for each in result.axes]
@@ -234,7 +242,8 @@ def table(result: Sweep, rows: Sequence[Row]) -> str:
         own = [word(row.candidate.values[name]) for name in names]
         cells.append((*own, *times(row.outcome.us, row.outcome.relative, row.outcome.facts)))
     base = result.baseline
-    own = [word(base.params.get(name)) if name in base.params else "" for name in names]
+    known = {**given, **base.params}
+    own = [word(known[each.path]) if each.path in known else "" for each in result.axes]
     cells.append((*own, *times(base.us, None, {**base.facts, "wins": None}, is_timed)))
     return columns(cells)
 

@@ -69,7 +69,19 @@ class Measured:
         own = self.job.settings.get("inputs")
         if own is None:
             return random_inputs(self.graph.program, seed=int(self.job.settings["seed"]))
-        found: Mapping[str, Any] = named(own, "the function of the inputs")(self.graph)
+        function = named(own, "the function of the inputs")
+        try:
+            found: Mapping[str, Any] = function(self.graph)
+        except GraphcError:
+            raise
+        except Exception as problem:  # whatever a function of the author's may raise
+            what = f"{type(problem).__name__}: {problem}"
+            raise UsageError(f"the function of the inputs '{own}' failed: {what}") from problem
+        if not isinstance(found, Mapping):
+            kind = type(found).__name__
+            raise UsageError(
+                f"the function of the inputs '{own}' gives arrays by buffer, not {kind}"
+            )
         return found
 
     def evaluate(self, values: Mapping[str, Value]) -> Outcome:

@@ -62,6 +62,16 @@ def test_the_table_has_the_best_first_and_the_baseline_last(
     assert guarded(["check", str(OFFLOAD), "--schedule", str(tmp_path / "best.yaml")]) == 0
 
 
+def test_the_row_of_the_baseline_has_the_values_that_it_was_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    axes = ("--axis", "pieces=1:2", "--axis", "schedule.over.pieces=1:2", "--axis", "emit=capture")
+    baseline = ("--baseline", "over.pieces=3", "--set", "schedule.emit=nodes")
+    code, out, err = ran(capsys, OFFLOAD, *SIMULATED, *axes, *baseline)
+    assert code == 0, err
+    assert out.splitlines()[-1].split()[:3] == ["4", "3", "nodes"]
+
+
 def test_measured_tables_tell_wins_and_spread(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -202,6 +202,26 @@ def test_inputs_may_come_from_a_function(echo: Path, driver: RecordingDriver) ->
         evaluator(echo, inputs="test_sweep_measured:twos")
 
 
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("raises", "failed: KeyError: 'x of another spec'"), ("nothing", "by buffer, not NoneType")],
+)
+def test_a_function_of_inputs_that_is_at_fault_is_named(
+    echo: Path, driver: RecordingDriver, function: str, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        evaluator(echo, inputs=f"test_sweep_measured:{function}")
+    assert f"'test_sweep_measured:{function}'" in str(caught.value)
+
+
+def raises(graph: Any) -> Any:
+    raise KeyError("x of another spec")
+
+
+def nothing(graph: Any) -> None:
+    """No return was written."""
+
+
 def ones(graph: Any) -> dict[str, Any]:
     shape = graph.program.buffers["x"].shape
     made = np.ones(shape, np.float32)
