@@ -12,7 +12,7 @@ from graphc.ir import Program, Schedule
 from graphc.kernels.contract import Catalog
 from graphc.machine import place_devices
 from graphc.passes.choose_routes import choose_routes, chosen_routes, has_auto, requirements
-from graphc.pipeline import Observer, collector_paused, ignore, schedule_program
+from graphc.pipeline import Observer, collector_paused, ignore, schedule_programs
 from graphc.plan import Plan, Proof, Requirement
 from graphc.profiles import ProfileSpec, load_profile
 from graphc.resources import kernel_folders
@@ -34,6 +34,7 @@ class Chosen:
     params: Mapping[str, Any] = field(default_factory=dict)
     proof: Proof | None = None  # of a spec, proven here
     phases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # phase -> its steps
+    entries: tuple[str, ...] = ()  # of which the first is predicted
 
 
 def simulate(
@@ -97,17 +98,34 @@ def schedule_for(
         assert program is not None
         placed = placed_on(program, profile, devices)
         why: list[str] = []
-        for auto in by_preference(known) if has_auto(program) else [next(iter(known))]:
-            chosen = choose_routes(program, known, auto=auto)
-            missing = first_missing(requirements(chosen, known), profile, placed)
+        is_open = any(has_auto(each) for each in built.programs)
+        for auto in by_preference(known) if is_open else [next(iter(known))]:
+            every = [choose_routes(each, known, auto=auto) for each in built.programs]
+            needs = [need for each in every for need in requirements(each, known)]
+            missing = first_missing(needs, profile, placed)
             if missing is not None:
                 why.append(missing)
                 continue
-            _, found, proof = schedule_program(
-                program, known, catalog, built.settings, auto=auto, observe=observe, dump=api.dumped
+            # Entries signal each other: one by itself would be another schedule.
+            _, schedules, proof = schedule_programs(
+                built.programs,
+                known,
+                catalog,
+                built.settings,
+                auto=auto,
+                observe=observe,
+                dump=api.dumped,
             )
-            phases = api.phase_steps(built.phases, [found.program])
-            return Chosen(found, chosen_routes(chosen), catalog, built.params, proof, phases)
+            found = schedules[0]
+            return Chosen(
+                found,
+                {name: route for each in every for name, route in chosen_routes(each).items()},
+                catalog,
+                built.params,
+                proof,
+                api.phase_steps(built.phases, [found.program]),
+                tuple(each.entry for each in schedules),
+            )
     raise no_variant(profile, why)
 
 
@@ -125,7 +143,8 @@ def chosen_of(what: Schedule | Plan, profile: ProfileSpec, devices: Devices) -> 
         placed = placed_on(each.schedule.program, profile, devices)
         missing = first_missing(each.requires, profile, placed)
         if missing is None:
-            return Chosen(each.schedule, each.routes, catalog, phases=what.phases)
+            entries = tuple(each.schedules)
+            return Chosen(each.schedule, each.routes, catalog, phases=what.phases, entries=entries)
         why.append(missing)
     raise no_variant(profile, why)
 

@@ -88,6 +88,7 @@ def facts(found: Prediction, chosen: Chosen) -> dict[str, Any]:
         "name": found.schedule.program.name,
         "machine": found.profile.name,
         "routes": dict(chosen.routes),
+        "entry": found.schedule.entry,
         "ops": len(found.tasks),
         **summary,
     }
@@ -103,6 +104,8 @@ def tell(found: Prediction, chosen: Chosen) -> None:
         f"{found.schedule.program.name}{by} on {found.profile.name}: "
         f"{us(summary.total_us)} predicted for {plural(len(found.tasks), 'op')}"
     )
+    if len(chosen.entries) > 1:
+        say(f"  of {len(chosen.entries)} entries the first is predicted: {chosen.entries[0]}")
     say(f"  at least {us(summary.lower_bound_us)}: {summary.bound_by}")
     say(f"  launch: {us(summary.launch_us)} of the host")
     say("")

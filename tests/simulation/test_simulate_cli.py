@@ -58,6 +58,24 @@ def test_a_plan_is_simulated_like_its_spec(
     graphc.compile(SPEC, preset="small", cubins=False, arch="sm_90a").save(plan)
     by_plan = facts(capsys, str(plan), "--machine", MACHINE)
     assert by_plan == facts(capsys, SPEC, "--preset", "small", "--machine", MACHINE)
+
+
+def test_entries_are_scheduled_together_and_the_first_is_predicted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Launched freely, units of one entry shake hands with those of another."""
+    values = {"ranks": 2, "gpus": 2, "units": "device", "launch": "free", "apart": True}
+    plan = tmp_path / "plan.graphc"
+    compiled = graphc.compile("ep_throughput", preset="small", cubins=False, **values)
+    compiled.save(plan)
+    assert graphc.load(plan).variants[0].proof.handshakes
+    sets = [f"--set={name}={str(value).lower()}" for name, value in values.items()]
+    by_plan = facts(capsys, str(plan), "--machine", MACHINE)
+    spec = ["ep_throughput", "--preset", "small", "--machine", MACHINE, *sets]
+    assert by_plan == facts(capsys, *spec)
+    assert by_plan["entry"] == "dispatch"
+    assert by_plan["ops"] == len(compiled.variants[0].schedule.program.ops)
+    assert "  of 3 entries the first is predicted: dispatch\n" in printed(capsys, *spec)
     refused = printed(capsys, str(plan), "--machine", MACHINE, "--set", "pieces=2", code=2)
     assert "compiled already" in refused
 
