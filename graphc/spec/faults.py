@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from graphc.text.diagnostics import Diagnostic, Note, Span, SpecError
 
 ITERATION = re.compile(r"\b[\w-]+\.\d+/")
+DEVICE_OF_RANK = re.compile(r"\bgpu\d+\b")
 
 
 class Faults:
@@ -72,5 +73,5 @@ class Collecting:
 
 
 def fingerprint(each: Diagnostic) -> tuple[str, Span, str]:
-    """The same mistake in every iteration of a repeat is one."""
-    return each.code, each.span, ITERATION.sub("", each.message)
+    """The same mistake in every iteration of a repeat, or on every rank, is one."""
+    return each.code, each.span, DEVICE_OF_RANK.sub("", ITERATION.sub("", each.message))
