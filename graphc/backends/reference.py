@@ -41,7 +41,7 @@ from graphc.backends.interleaving import Step, interleaving
 from graphc.backends.outside import calling, notes_of, told
 from graphc.backends.recording import Recording, Replay, Span, Way
 from graphc.backends.scatters import Scatters
-from graphc.backends.status import statuses
+from graphc.backends.status import raise_all, statuses
 from graphc.dtypes import dtype
 from graphc.gpu.cupti import Recorder
 from graphc.ir import (
@@ -262,13 +262,15 @@ class ReferenceGraph(OneOfAKind):
         """Raise what a kernel has left in a status buffer; a launch has run when it returns."""
         self._check_open()
         launched, self._launched = self._launched, {}
+        found = []
         for entry in launched:
             for each in statuses(self.plan, self.variant, self._schedules[entry]):
                 array = self._arrays[entry][each.buffer.name]
                 words = [] if array is None else array.reshape(-1).tolist()
                 if words and words[0] and array is not None:
                     array[...] = 0
-                    raise each.fault(*words)
+                    found.append(each.fault(*words))
+        raise_all(found)
 
     def record(
         self,

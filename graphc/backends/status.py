@@ -6,7 +6,7 @@ is the code, and 0 if all went well; what it means may name the words after it, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphc.ir import Buffer, Kernel, Op, Role, Schedule
@@ -31,6 +31,19 @@ class Status:
                 return UsageError(f"op '{op.step}': {meaning}")
         op, _ = self.writers[-1]
         return UsageError(f"op '{op.step}': it left code {code}, which its contract does not name")
+
+
+def raise_all(faults: Sequence[UsageError]) -> None:
+    """Raise what was found in all buffers, once: the first, with the others as notes.
+
+    All are cleared by then, so that none is told of a later launch.
+    """
+    if not faults:
+        return
+    first, *others = faults
+    for each in others:
+        first.add_note(str(each))
+    raise first
 
 
 def statuses(plan: Plan, variant: Variant, schedule: Schedule) -> tuple[Status, ...]:

@@ -51,7 +51,7 @@ from graphc.backends.cuda.session import Session
 from graphc.backends.cuda.timing import record_ops, time_ops, time_replays
 from graphc.backends.cuda.views import View
 from graphc.backends.recording import Recording, Way
-from graphc.backends.status import Status, statuses
+from graphc.backends.status import Status, raise_all, statuses
 from graphc.gpu import open_driver
 from graphc.gpu.cupti import Cupti, Recorder, has_cupti
 from graphc.gpu.probe import current, peer_facts
@@ -338,12 +338,14 @@ class CudaGraph(OneOfAKind):
         So is what a kernel has written into a status buffer, if its contract says what it means.
         """
         self._wait()
+        found = []
         for each in (each for of_entry in self._statuses.values() for each in of_entry):
             view = self._view(each.buffer, self._wait)
             code, *more = view.numpy().reshape(-1).tolist()
             if code:
                 view.write_bytes(np.zeros(view.nbytes, np.uint8))
-                raise each.fault(code, *more)
+                found.append(each.fault(code, *more))
+        raise_all(found)
 
     def _wait(self) -> None:
         """Wait for the launches so far; a unit that has given up is told."""
