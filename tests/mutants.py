@@ -94,7 +94,7 @@ MUTANTS = (
     Mutant(
         INFER,
         "lets scatters of all steps commute",
-        'return ("scatter", (op.kin, access.argument)), WRITES',
+        'return ("scatter", (op.kin, access.argument, access.region.buffer)), WRITES',
         'return ("scatter", 0), WRITES',
     ),
     Mutant(
@@ -869,8 +869,8 @@ MUTANTS = (
     Mutant(
         INFER,
         "ranks: those of one op scatter against each other",
-        'return ("scatter", (op.kin, access.argument)), WRITES',
-        'return ("scatter", (op.step, access.argument)), WRITES',
+        'return ("scatter", (op.kin, access.argument, access.region.buffer)), WRITES',
+        'return ("scatter", (op.step, access.argument, access.region.buffer)), WRITES',
     ),
     Mutant(
         INFER,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from small_programs import small_program
 
-from graphc.ir import Join, Mode
+from graphc.ir import Join, Kernel, Mode
 from graphc.passes.infer_dependencies import infer_dependencies
 from graphc.text.diagnostics import Span, SpecError
 
@@ -45,6 +45,15 @@ def test_a_ring_of_slots_is_no_conflict_of_pieces() -> None:
     again = tuple(replace(each, name=f"{each.name}/2") for each in program)
     graph = infer_dependencies(replace(program, ops=program.ops + again))
     assert list(graph.edges.edges) == [("down", "up"), ("up", "down/2"), ("down/2", "up/2")]
+
+
+@pytest.mark.parametrize(("kind", "edges"), [("i32", []), ("f32", [("a", "b")])])
+def test_sums_of_floats_keep_their_order(kind: str, edges: list[Any]) -> None:
+    program = small_program(BUFFERS, (op("a", adds=["x/all"]), op("b", adds=["x/all"])))
+    ops = tuple(replace(each, work=Kernel("sum", {})) for each in program)
+    buffers = {"x": replace(program.buffers["x"], dtype=kind, shape=(2,))}
+    graph = infer_dependencies(replace(program, ops=ops, buffers=buffers))
+    assert list(graph.edges.edges) == edges
 
 
 def test_bytes_that_nobody_has_written_may_not_be_read() -> None:
