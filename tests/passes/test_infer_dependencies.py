@@ -50,7 +50,10 @@ def test_a_ring_of_slots_is_no_conflict_of_pieces() -> None:
 @pytest.mark.parametrize(("kind", "edges"), [("i32", []), ("f32", [("a", "b")])])
 def test_sums_of_floats_keep_their_order(kind: str, edges: list[Any]) -> None:
     program = small_program(BUFFERS, (op("a", adds=["x/all"]), op("b", adds=["x/all"])))
-    ops = tuple(replace(each, work=Kernel("sum", {})) for each in program)
+    ops = tuple(
+        replace(each, work=Kernel("sum", {}), accesses=(replace(each.accesses[0], argument="y"),))
+        for each in program
+    )
     buffers = {"x": replace(program.buffers["x"], dtype=kind, shape=(2,))}
     graph = infer_dependencies(replace(program, ops=ops, buffers=buffers))
     assert list(graph.edges.edges) == edges
