@@ -224,6 +224,11 @@ class CudaDriver:
         check("cuFuncLoad", cu.cuFuncLoad(function))
         return int(function)
 
+    def blocks_at_once(self, function: int, threads: int, shared: int) -> int:
+        """How many blocks of the function one multiprocessor of the current context can hold."""
+        found = cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared)
+        return int(check("cuOccupancyMaxActiveBlocksPerMultiprocessor", found))
+
     # Work on streams.
 
     def create_stream(self, priority: int) -> int:

@@ -11,7 +11,7 @@ from fakes import RecordingDriver
 from small_plan import KERNELS, small_plan
 
 from graphc.backends.cuda import CudaGraph
-from graphc.plan import Plan
+from graphc.plan import Launch, Plan
 from graphc.text.diagnostics import CudaError, Span, SpecError
 
 X = np.ones((10, 8), np.float32)
@@ -155,6 +155,28 @@ def test_more_shared_memory_than_there_is_names_both_numbers() -> None:
     assert "kernel 'affine' asks for 300,000 bytes" in found.explanation
     assert "may have 232,448" in found.explanation
     assert "smaller tiles" in str(found.hint)
+
+
+def cooperative(blocks: int) -> Plan:
+    plan = small_plan()
+    images = {
+        key: replace(image, launch=Launch((str(blocks),), ("256",), is_cooperative=True))
+        for key, image in plan.images.items()
+    }
+    return replace(plan, images=images)
+
+
+def test_cooperative_blocks_that_have_no_room_at_once_are_counted() -> None:
+    """A multiprocessor of the fake holds 2,048 threads, so that its GPU holds 132 * 8 blocks."""
+    driver = RecordingDriver(kernels=KERNELS)
+    with CudaGraph(with_cubins(cooperative(132 * 8)), driver=driver) as graph:
+        graph.launch()
+    found = refusal(RecordingDriver(kernels=KERNELS), cooperative(132 * 8 + 1))
+    assert (found.error, found.op) == ("TOO_MANY_BLOCKS", "affine/piece.0")
+    assert found.span == Span("small.yaml", 7, 3)
+    assert "cooperative kernel 'affine' has 1,057 blocks of 256 threads" in found.explanation
+    assert "holds 1,056 of them at once, 8 on each of 132 multiprocessors" in found.explanation
+    assert "'blocks' in the schedule" in str(found.hint)
 
 
 @pytest.mark.parametrize(

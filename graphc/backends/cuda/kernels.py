@@ -11,7 +11,7 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import lcm
+from math import lcm, prod
 
 import numpy as np
 
@@ -83,6 +83,25 @@ class Kernels:
             kernel = self.driver.kernel(self.library(image, gpu), image.entry)
             self.driver.allow_shared(kernel, gpu.ordinal, nbytes)
             self.shared[key, gpu.ordinal] = nbytes
+
+    def check_cooperative(self, key: str, gpu: Gpu, call: KernelCall, op: Op) -> None:
+        """Blocks that wait for each other must all have room at once."""
+        if not call.is_cooperative:
+            return
+        with current(self.driver, gpu.context):
+            each = self.driver.blocks_at_once(call.function, prod(call.block), call.shared)
+        blocks, room = prod(call.grid), each * gpu.facts.sms
+        if blocks > room:
+            raise CudaError(
+                "load kernels",
+                "TOO_MANY_BLOCKS",
+                f"cooperative kernel '{self.images[key].template}' has {blocks:,} blocks of "
+                f"{prod(call.block)} threads; GPU {gpu.ordinal} ({gpu.facts.name}) holds {room:,} "
+                f"of them at once, {each} on each of {gpu.facts.sms} multiprocessors",
+                op=op.name,
+                span=op.span,
+                hint="bound its grid: 'blocks' in the schedule, or the contract's launch",
+            )
 
     def release(self) -> None:
         for library in self.libraries.values():

@@ -94,6 +94,7 @@ class Work:
             guard=self.guard(op),
         )
         self.kernels.allow_shared(key, gpu, call.shared)
+        self.kernels.check_cooperative(key, gpu, call, op)
         return call
 
     def pointers(self, op: Op, argument: str, image: KernelImage) -> Argument:
