@@ -39,6 +39,7 @@ from graphc.backends.binding import (
     is_poisoned,
     read_only,
     stream_handle,
+    streams_of_units,
     written_buffers,
 )
 from graphc.backends.cuda.activities import record_by_cupti
@@ -60,7 +61,6 @@ from graphc.ir import MAPPED, Buffer, Program, Role, Schedule
 from graphc.machine import Machine, place_devices
 from graphc.plan import WAIT_LIMIT_S, Plan, Variant
 from graphc.text.diagnostics import CudaError, UsageError
-from graphc.text.suggest import did_you_mean
 
 NO_CONTEXT = -1  # which is never current
 LARGEST_DEFAULT_STREAM = 2  # handles 0, 1, 2 are the default streams of the current context
@@ -284,7 +284,8 @@ class CudaGraph(OneOfAKind):
         """Launch every unit on a stream of its own."""
         session, executable = self._open_session(), self._executable_of(entry)
         rows = check_count(executable.schedule.program, count)
-        given = unit_streams(executable, stream, streams)
+        names = [each.unit.name for each in executable.graphs]
+        given = streams_of_units(executable.schedule, stream, streams) or dict.fromkeys(names)
         handles = {
             name: session.unit_streams[name] if each is None else stream_handle(each)
             for name, each in given.items()
@@ -563,35 +564,6 @@ def checked_limit(seconds: object) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
         raise UsageError(f"wait_limit_s: expected seconds, more than none, found {seconds!r}")
     return float(seconds)
-
-
-def unit_streams(
-    executable: Executable, stream: object, streams: Mapping[str, object] | None
-) -> dict[str, object]:
-    """Unit -> the stream that the caller gave for it; None where it is the unit's own."""
-    names = [each.unit.name for each in executable.graphs]
-    if not executable.is_free:
-        raise UsageError(
-            "streams is for plans of several units whose launch is free: pass one stream as the "
-            "first argument"
-        )
-    if stream is not None:
-        raise UsageError(
-            "the launch of this plan is free: each unit has a stream of its own; pass streams={"
-            + ", ".join(f"'{name}': ..." for name in names)
-            + "}, or none"
-        )
-    if streams is None:
-        return dict.fromkeys(names)
-    if not isinstance(streams, Mapping):
-        raise UsageError(f"streams: expected the stream of each unit by name, found {streams!r}")
-    for name in (*streams, *names):
-        if name not in names:
-            hint = did_you_mean(str(name), names) or f"there are {', '.join(names)}"
-            raise UsageError(f"streams: no unit is named '{name}': {hint}")
-        if name not in streams:
-            raise UsageError(f"streams: no stream is given for unit '{name}'")
-    return {name: streams[name] for name in names}
 
 
 def check_unit_stream(driver: Driver, unit: str, handle: int, context: int) -> None:
