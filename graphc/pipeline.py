@@ -125,23 +125,6 @@ def schedule_programs(
     return tuple(chosen), schedules, run(verify, schedules)
 
 
-def schedule_program(
-    program: Program,
-    routes: Mapping[str, RouteSpec],
-    catalog: Catalog,
-    settings: Settings,
-    *,
-    auto: str,
-    observe: Observer = ignore,
-    dump: Dumper = no_dump,
-) -> tuple[Program, Schedule, Proof]:
-    """One program by itself, as ``schedule_programs`` does it."""
-    chosen, schedules, proof = schedule_programs(
-        (program,), routes, catalog, settings, auto=auto, observe=observe, dump=dump
-    )
-    return chosen[0], schedules[0], proof
-
-
 def share_arenas(memories: Sequence[Memory]) -> list[Memory]:
     """The layouts with each allocation as large as any entry needs it: all entries share them."""
     largest: dict[str, Allocation] = {}
