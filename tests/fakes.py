@@ -223,9 +223,6 @@ class RecordingDriver:
         self.note("enable_peer", self.current_context(), peer_context)
         self.peer_contexts.add((self.current_context(), peer_context))
 
-    def disable_peer(self, peer_context: int) -> None:
-        self.peer_contexts.discard((self.current_context(), peer_context))
-
     def synchronize_context(self) -> None:
         self.note("synchronize_context")
         own = [each for each in self.queues if self.stream_context(each) == self.current_context()]

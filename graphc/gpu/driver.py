@@ -35,7 +35,6 @@ OLDEST_DRIVER = 12040  # cuFuncLoad, cuLibrary* on every card
 SUCCESS = cu.CUresult.CUDA_SUCCESS
 NOT_READY = cu.CUresult.CUDA_ERROR_NOT_READY
 PEER_ENABLED = cu.CUresult.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
-PEER_DISABLED = cu.CUresult.CUDA_ERROR_PEER_ACCESS_NOT_ENABLED
 PORTABLE_MAPPED = cu.CU_MEMHOSTALLOC_PORTABLE | cu.CU_MEMHOSTALLOC_DEVICEMAP
 NON_BLOCKING = cu.CUstream_flags.CU_STREAM_NON_BLOCKING
 ATTRIBUTE = cu.CUdevice_attribute
@@ -128,11 +127,6 @@ class CudaDriver:
         result = cu.cuCtxEnablePeerAccess(peer_context, 0)
         if result[0] != PEER_ENABLED:
             check("cuCtxEnablePeerAccess", result)
-
-    def disable_peer(self, peer_context: int) -> None:
-        result = cu.cuCtxDisablePeerAccess(peer_context)
-        if result[0] != PEER_DISABLED:
-            check("cuCtxDisablePeerAccess", result)
 
     def synchronize_context(self) -> None:
         check("cuCtxSynchronize", cu.cuCtxSynchronize())

@@ -22,7 +22,6 @@ from graphc.text.suggest import did_you_mean
 from graphc.text.words import Value
 
 MOST_CANDIDATES = 1_000_000
-UNKNOWN = {"unknown-param", "unknown-op", "unknown-field", "unknown-cut"}
 ENTRY = tuple(PlacementSpec.model_fields)
 
 

@@ -16,6 +16,7 @@ from test_cuda_plans import ROUTES, References, check_against_reference, compile
 from graphc.backends.cuda import CudaGraph
 from graphc.backends.cuda.readback import read_back
 from graphc.backends.reference import ReferenceGraph
+from graphc.bits import output_buffers
 from graphc.gpu.probe import current
 from graphc.gpu.protocol import KernelCall, MemoryOpsCall
 from graphc.inputs import random_inputs
@@ -398,7 +399,11 @@ def test_a_closed_graph_is_not_reset(graph: CudaGraph) -> None:
 def test_an_undivided_graph_has_nothing_to_reset() -> None:
     with opened(compiled(route="host", pieces=3)) as graph:
         graph.launch()
+        graph.synchronize()
+        names = [each.name for each in output_buffers(graph.program)]
+        before = [graph[name].numpy().tobytes() for name in names]
         graph.reset()
+        assert [graph[name].numpy().tobytes() for name in names] == before
         graph.launch()
         graph.synchronize()
 
