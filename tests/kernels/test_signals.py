@@ -6,11 +6,15 @@ import re
 
 import pytest
 
-from graphc.ir import Await, Awaited, Begin, Join, Op, Signal
+import graphc
+from graphc.ir import Await, Awaited, Begin, Join, Kernel, Op, Signal
 from graphc.kernels.compile import OPTIONS
 from graphc.kernels.render import bare
 from graphc.kernels.signals import AWAIT, BEGIN, MOST, SIGNAL, rendered, signal_image, width
+from graphc.text.expr import Record, evaluate_number
 
+MOST_REGISTERS = 32  # of a thread of a signal or an await
+PRODUCTS = ("grouped_up", "grouped_down", "dense", "dense_up")
 REGISTERS = re.compile(r"Compiling entry function '(\w+)'(?:.|\n)*?Used (\d+) registers")
 
 
@@ -32,20 +36,45 @@ def test_a_launch_holds_as_many_words_as_there_are_up_to_the_most(words: int) ->
     assert int(rendered(AWAIT, width(words)).launch.block[0]) <= 32
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
-@pytest.mark.parametrize("most", [1, 8, 64])
-def test_a_signal_takes_next_to_nothing_of_a_multiprocessor(most: int, arch: str) -> None:
+def registers(source: str, arch: str) -> dict[str, int]:
+    """Registers a thread of each kernel, as the assembler tells; without static shared memory."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
-    source = bare(rendered(SIGNAL, most).source)
-    error, program = nvrtc.nvrtcCreateProgram(source.encode(), b"units.cu", 0, [], [])
+    error, program = nvrtc.nvrtcCreateProgram(bare(source).encode(), b"kernel.cu", 0, [], [])
     assert not int(error)
     options = [each.encode() for each in (*OPTIONS, f"-arch={arch}", "--ptxas-options=-v")]
     assert not int(nvrtc.nvrtcCompileProgram(program, len(options), options)[0])
     log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
     nvrtc.nvrtcGetProgramLog(program, log)
-    used = {name: int(number) for name, number in REGISTERS.findall(log.decode())}
-    if arch == "sm_90a":
-        assert used[SIGNAL] <= 8
-        assert used[BEGIN] <= 8
-    assert used[AWAIT] <= 24
     assert "bytes smem" not in log.decode()
+    return {name: int(number) for name, number in REGISTERS.findall(log.decode())}
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("most", [1, 8, 64])
+def test_a_signal_takes_next_to_nothing_of_a_multiprocessor(most: int, arch: str) -> None:
+    used = registers(rendered(SIGNAL, most).source, arch)
+    assert {BEGIN, SIGNAL, AWAIT} <= {*used}
+    assert max(used.values()) <= MOST_REGISTERS
+
+
+def test_a_signal_and_an_await_have_room_beside_every_product() -> None:
+    """A multiprocessor of sm_90 has 16,384 registers in each quarter, which go to warps by 256, and
+    233,472 bytes of shared memory, of which every block costs 1,024 more than it asks for."""
+    plan = graphc.compile("moe_peer", preset="full", arch="sm_90a", cubins=False)
+    images = {each.template: each for each in plan.images.values()}
+    products = {
+        work.template: work
+        for op in plan.variants[0].schedule.program
+        if isinstance(work := op.work, Kernel) and work.template in PRODUCTS
+    }
+    assert {*products} == {*PRODUCTS}
+    for name, work in products.items():
+        image = images[name]
+        (used,) = registers(image.source, "sm_90a").values()
+        scope = {**work.symbols, **work.options, "arch": 90, "device": Record({"sms": 132})}
+        threads, shared = (
+            evaluate_number(each, scope) for each in (image.launch.block[0], image.launch.shared)
+        )
+        warps_a_quarter = threads // 32 // 4
+        assert 16_384 - warps_a_quarter * 32 * used >= 32 * MOST_REGISTERS, name
+        assert 233_472 - (1_024 + shared) >= 1_024, name
