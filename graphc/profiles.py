@@ -8,7 +8,7 @@ Every section says where its figures come from.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
 from math import log
 from pathlib import Path
@@ -279,6 +279,23 @@ def contradictions(profile: ProfileSpec) -> Iterator[Diagnostic]:
                 check_expression(each.over, own["over"].span)
             except SpecError as problem:
                 yield from problem.diagnostics
+
+
+def unknown_kernels(profile: ProfileSpec, known: Collection[str]) -> list[Diagnostic]:
+    """The templates of a profile that are none of the known ones: such figures count nowhere.
+
+    That is no mistake by itself, for one profile serves the specs of many folders of kernels.
+    """
+    return [
+        Diagnostic(
+            "unknown-kernel",
+            f"there is no kernel '{name}' here: no prediction rests on these figures",
+            profile.site["kernels"][name].key,
+            hint=did_you_mean(name, known) or "--kernels FOLDER names a folder that has it",
+        )
+        for name in profile.kernels
+        if name not in known
+    ]
 
 
 def bad(site: Site, message: str, *, hint: str | None = None) -> Diagnostic:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graphc.text.diagnostics import UsageError, error
+from graphc.cli.output import note
+from graphc.text.diagnostics import UsageError, error, render
 from graphc.text.words import Value, value_of
 
 if TYPE_CHECKING:
     from graphc.pipeline import Observer
     from graphc.plan import Plan
+    from graphc.profiles import ProfileSpec
 
 ORIGIN = "--set {name}={value}"  # what messages call the place of a value of the command line
 
@@ -136,3 +138,15 @@ def refuse_values(wanted: Request) -> None:
         raise UsageError(
             f"'{wanted.path}' is a plan, compiled already: {', '.join(given)} needs the spec"
         )
+
+
+def profile_of(wanted: Request, machine: str | Path) -> ProfileSpec:
+    """The machine's profile; what it says of kernels that are not here is warned of."""
+    from graphc.kernels.contract import Catalog
+    from graphc.profiles import load_profile, unknown_kernels
+    from graphc.resources import kernel_folders
+
+    profile = load_profile(machine)
+    for each in unknown_kernels(profile, Catalog(kernel_folders(wanted.kernels)).names()):
+        note(render(each, weight="warning"))
+    return profile

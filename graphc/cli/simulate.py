@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.output import columns, note, plural, print_json, progress, say, write_text
-from graphc.cli.request import Request, is_plan, refuse_values
+from graphc.cli.request import Request, is_plan, profile_of, refuse_values
 from graphc.text.diagnostics import UsageError
 from graphc.text.units import us_text as us
 from graphc.text.write import check_place
@@ -34,15 +34,13 @@ class SimulateOptions:
 
 
 def run_simulate(wanted: Request, options: SimulateOptions) -> int:
-    from graphc.profiles import load_profile
-
     if options.out is not None and not options.suggests:
         raise UsageError("--out is where --suggest writes a schedule: give both")
     if options.html is not None and options.suggests:
         raise UsageError("--suggest draws nothing: simulate with the values that it gives")
     check_place(options.html)
     check_place(options.out)
-    profile = load_profile(options.machine)
+    profile = profile_of(wanted, options.machine)
     if options.suggests:
         return run_suggest(wanted, profile, options)
     with progress() as doing:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphc.cli.output import columns, note, plural, print_json, say, write_text
-from graphc.cli.request import Request, assignment, refuse_plan
+from graphc.cli.request import Request, assignment, profile_of, refuse_plan
 from graphc.text.diagnostics import UsageError, printable
 from graphc.text.units import us_text as us
 from graphc.text.write import check_place
@@ -52,7 +52,7 @@ class SweepOptions:
 
 def run_sweep_command(wanted: Request, options: SweepOptions) -> int:
     refuse_plan(wanted, "sweep")
-    check_machine(options)
+    check_machine(wanted, options)
     check_place(options.html)
     with bar(options.out) as progress:
         result = swept(wanted, options, progress)
@@ -67,16 +67,15 @@ def run_sweep_command(wanted: Request, options: SweepOptions) -> int:
     return NONE_LEFT if result.best is None else 0
 
 
-def check_machine(options: SweepOptions) -> None:
-    from graphc.profiles import load_profile
-
-    if options.machine is None:
-        return
-    if options.html is None:
+def check_machine(wanted: Request, options: SweepOptions) -> None:
+    """Read the profile of what is to be predicted, before anything else takes long."""
+    if options.machine is not None and options.html is None:
         raise UsageError("--machine sets predictions beside what is measured: give --html, too")
-    if options.simulate is not None:
+    if options.machine is not None and options.simulate is not None:
         raise UsageError("--simulate predicts already: leave --machine out")
-    load_profile(options.machine)
+    machine = options.simulate or options.machine
+    if machine is not None:
+        profile_of(wanted, machine)
 
 
 def swept(wanted: Request, options: SweepOptions, progress: Progress) -> Sweep:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphc.cli.build import variant_title
 from graphc.cli.output import columns, note, plural, print_json, progress, say, write_text
-from graphc.cli.request import Request, plan_of
+from graphc.cli.request import Request, plan_of, profile_of
 from graphc.cli.weight import weigh
 from graphc.text.diagnostics import UsageError
 from graphc.text.units import us_text as us
@@ -69,10 +69,9 @@ def traced(
 ) -> tuple[Trace, Prediction | None]:
     from graphc import api
     from graphc.inputs import random_inputs
-    from graphc.profiles import load_profile
     from graphc.tracing import trace
 
-    profile = None if options.machine is None else load_profile(options.machine)
+    profile = None if options.machine is None else profile_of(wanted, options.machine)
     if options.backend == "reference" or (options.backend == "auto" and not api.has_gpu()):
         weigh(wanted, plan)
     doing("making it ready to launch")

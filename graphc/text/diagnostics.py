@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -159,9 +159,14 @@ def noted(note: Note) -> Iterator[None]:
         raise SpecError(found) from None
 
 
-def render(diagnostic: Diagnostic, sources: Mapping[str, str] | None = None) -> str:
+def render(
+    diagnostic: Diagnostic,
+    sources: Mapping[str, str] | None = None,
+    *,
+    weight: Literal["error", "warning"] = "error",
+) -> str:
     """The message as a person reads it, with the line and a caret below what is meant."""
-    head = f"error[{diagnostic.code}]: {diagnostic.message}"
+    head = f"{weight}[{diagnostic.code}]: {diagnostic.message}"
     lines = [f"{diagnostic.span}: {head}" if diagnostic.span != NOWHERE else head]
     lines += quote(diagnostic.span, sources)
     for note in diagnostic.notes:

@@ -10,8 +10,9 @@ import pytest
 
 import graphc
 from graphc.cli.guard import guarded
-from graphc.profiles import load_profile
-from graphc.resources import machine_path, shipped
+from graphc.kernels.contract import Catalog
+from graphc.profiles import load_profile, unknown_kernels
+from graphc.resources import kernel_folders, machine_path, shipped
 from graphc.spec.model import LayerSpec, load_spec
 from graphc.suggest import axes_of, suggest
 
@@ -97,6 +98,60 @@ def test_what_does_not_fit_is_told(
     capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
 ) -> None:
     assert message in printed(capsys, SPEC, *words, code=code)
+
+
+@pytest.fixture(scope="module")
+def misspelt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A profile of a kernel that graphc has not, and of one that is no kernel's name at all."""
+    path = tmp_path_factory.mktemp("machines") / "mine.yaml"
+    lines = Path(MACHINE).read_text().replace("\n  grouped_up:", "\n  groupd_up:")
+    path.write_text(lines + "  elsewhere: {start_us: 1.0, source: another project}\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["simulate", SPEC, "--preset=small", "--machine"],
+        ["simulate", SPEC, "--preset=small", "--json", "--machine"],
+        ["sweep", SPEC, "--preset=small", "--axis=pieces=1", "--workers=0", "--simulate"],
+        ["trace", SPEC, "--preset=small", "--set=layers=1", "--backend=reference", "--machine"],
+    ],
+    ids=lambda words: " ".join(each for each in words if each != SPEC),
+)
+def test_kernels_that_a_profile_alone_knows_are_told_with_what_is_predicted(
+    capsys: pytest.CaptureFixture[str], misspelt: Path, words: list[str]
+) -> None:
+    assert guarded([*words, str(misspelt)]) == 0
+    text = misspelt.read_text().splitlines()
+    one, two = text.index("  groupd_up:") + 1, len(text)
+    what = "is no kernel '{}' here: no prediction rests on these figures"
+    assert capsys.readouterr().err == (
+        f"{misspelt}:{one}:3: warning[unknown-kernel]: there {what.format('groupd_up')}\n"
+        f"   {one:>2} |   groupd_up:\n"
+        "      |   ^^^^^^^^^\n"
+        "  hint: did you mean 'grouped_up'?\n"
+        f"{misspelt}:{two}:3: warning[unknown-kernel]: there {what.format('elsewhere')}\n"
+        f"  {two:>3} |   elsewhere: {{start_us: 1.0, source: another project}}\n"
+        "      |   ^^^^^^^^^\n"
+        "  hint: --kernels FOLDER names a folder that has it\n"
+    )
+
+
+def test_kernels_of_a_folder_of_ones_own_are_known_to_a_profile(
+    capsys: pytest.CaptureFixture[str], misspelt: Path, tmp_path: Path
+) -> None:
+    convert = (shipped("templates") / "convert.cu.j2").read_text()
+    for name in ("groupd_up", "elsewhere"):
+        (tmp_path / f"{name}.cu.j2").write_text(convert.replace("convert", name))
+    words = ["simulate", SPEC, "--preset", "small", "--machine", str(misspelt)]
+    assert guarded([*words, "--kernels", str(tmp_path)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("path", sorted(machine_path("h200x2").parent.glob("*.yaml")))
+def test_shipped_profiles_have_figures_of_shipped_kernels_alone(path: Path) -> None:
+    assert unknown_kernels(load_profile(path), Catalog(kernel_folders()).names()) == []
 
 
 def test_a_suggestion_is_a_schedule_file(
