@@ -113,16 +113,16 @@ class Executable:
     def joined(self, stream: int, context: int) -> Iterator[Step]:
         """The caller's stream, then all units, then the caller's stream. The unit on the caller's
         GPU runs on the caller's stream itself, launched last: the others have a longer way."""
-        own = [each for each in self.graphs if self.context_of(each.unit) == context]
-        others = [each for each in self.graphs if each not in own]
+        own = next((each for each in self.graphs if self.context_of(each.unit) == context), None)
+        others = [each for each in self.graphs if each is not own]
         began = self.session.joint(context)
         if others:
             yield RecordStep(began, stream)
         for each in others:
             yield WaitStep(self.stream_of(each.unit), began)
             yield LaunchStep(each.handle, self.stream_of(each.unit))
-        for each in own:
-            yield LaunchStep(each.handle, stream)
+        if own is not None:
+            yield LaunchStep(own.handle, stream)
         for each in others:
             ended = self.session.joint(self.context_of(each.unit))
             yield RecordStep(ended, self.stream_of(each.unit))
@@ -132,7 +132,7 @@ class Executable:
         return self.session.gpus[self.emitter.device_of(unit.origin)].context
 
     def stream_of(self, unit: Unit) -> int:
-        return self.session.side_streams[self.context_of(unit)]
+        return self.session.unit_streams[unit.name]
 
     def guarded(self, replay: Callable[[], None]) -> Callable[[], None]:
         """Refuse to replay once a unit has failed; if a launch fails half-way, let nobody wait."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -88,9 +89,10 @@ class Session:
         self.own_stream = self.open_stream(self.home)
         self.side_streams = {gpu.context: self.open_stream(gpu) for gpu in self.used.values()}
         self.unit_streams = {
-            unit.name: self.own_stream if gpu is self.home else self.side_streams[gpu.context]
+            unit.name: self.own_stream
+            if unit.origin == self.schedule.origin
+            else self.open_stream(gpus[self.emitter.device_of(unit.origin)])
             for unit in self.schedule.parts
-            for gpu in (gpus[self.emitter.device_of(unit.origin)],)
         }
         self.joints: dict[int, int] = {}  # context -> an event with which to order streams
         self.rows = UNSET  # the count to which the words on the GPUs are set
@@ -186,7 +188,8 @@ class Session:
 
     @property
     def streams(self) -> tuple[int, ...]:
-        return tuple(dict.fromkeys([self.own_stream, *self.side_streams.values()]))
+        others = self.side_streams.values(), self.unit_streams.values()
+        return tuple(dict.fromkeys([self.own_stream, *chain(*others)]))
 
     def end_memory_waits(self, streams: Iterable[int]) -> None:
         """Wait for launches that wait by memory nodes, which nothing ends by itself; after the
