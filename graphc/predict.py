@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from graphc import api
+from graphc.backends.binding import check_entry
 from graphc.ir import Program, Schedule
 from graphc.kernels.contract import Catalog
 from graphc.machine import place_devices
@@ -26,15 +27,22 @@ Devices = Mapping[str, int] | Sequence[int] | None
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The schedule that a machine takes, of those that ``auto`` leaves open."""
+    """The schedules that a machine takes, of those that ``auto`` leaves open: one an entry."""
 
-    schedule: Schedule
+    schedules: Mapping[str, Schedule]  # by entry; the first is what a launch takes
     routes: Mapping[str, str]  # transfer -> route
     catalog: Catalog
     params: Mapping[str, Any] = field(default_factory=dict)
     proof: Proof | None = None  # of a spec, proven here
     phases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # phase -> its steps
-    entries: tuple[str, ...] = ()  # of which the first is predicted
+
+    @property
+    def schedule(self) -> Schedule:
+        return next(iter(self.schedules.values()))
+
+    def of(self, entry: str | None) -> Schedule:
+        """That of an entry, the first if None; a ``UsageError`` if there is none of that name."""
+        return self.schedules[check_entry(entry, self.schedules)]
 
 
 def simulate(
@@ -42,14 +50,16 @@ def simulate(
     *,
     machine: Machine,
     count: int | None = None,
+    entry: str | None = None,
     devices: Devices = None,
     **options: Any,
 ) -> Prediction:
     """Predict one replay of a spec, a plan or a schedule on a machine.
 
     ``machine`` is a profile, its file, or the name of a shipped one. Of the variants that ``auto``
-    leaves open the first whose requirements the machine meets is taken. A spec takes the options
-    of ``graphc.check``: a preset, a schedule file, values.
+    leaves open the first whose requirements the machine meets is taken; of several entries the
+    first, or ``entry``. A spec takes the options of ``graphc.check``: a preset, a schedule file,
+    values.
     """
     profile = machine if isinstance(machine, ProfileSpec) else load_profile(machine)
     if isinstance(what, str | Path):
@@ -58,16 +68,22 @@ def simulate(
         if options:
             raise UsageError(f"{next(iter(options))}: only a spec takes values")
         chosen = chosen_of(what, profile, devices)
-    return predicted(chosen, profile, count=count, devices=devices)
+    return predicted(chosen, profile, count=count, entry=entry, devices=devices)
 
 
 def predicted(
-    chosen: Chosen, profile: ProfileSpec, *, count: int | None = None, devices: Devices = None
+    chosen: Chosen,
+    profile: ProfileSpec,
+    *,
+    count: int | None = None,
+    entry: str | None = None,
+    devices: Devices = None,
 ) -> Prediction:
-    """The replay of a schedule that the machine takes."""
-    program = chosen.schedule.program
+    """The replay of an entry that the machine takes."""
+    schedule = chosen.of(entry)
+    program = schedule.program
     return predict(
-        chosen.schedule,
+        schedule,
         profile,
         catalog=chosen.catalog,
         placed=placed_on(program, profile, devices),
@@ -88,12 +104,12 @@ def schedule_for(
     devices: Devices = None,
     **values: Any,
 ) -> Chosen:
-    """The proven schedule of a spec that the machine takes; others are not even made."""
+    """The proven schedules of a spec that the machine takes; others are not even made."""
     with collector_paused():
         read = api.read(path, preset, schedule, kernels, routes, values, origin=origin)
         built, catalog, known = read
         if built.schedule is not None:
-            return Chosen(built.schedule, {}, catalog)
+            return Chosen({built.schedule.entry: built.schedule}, {}, catalog)
         program = built.program
         assert program is not None
         placed = placed_on(program, profile, devices)
@@ -116,15 +132,13 @@ def schedule_for(
                 observe=observe,
                 dump=api.dumped,
             )
-            found = schedules[0]
             return Chosen(
-                found,
+                {each.entry: each for each in schedules},
                 {name: route for each in every for name, route in chosen_routes(each).items()},
                 catalog,
                 built.params,
                 proof,
-                api.phase_steps(built.phases, [found.program]),
-                tuple(each.entry for each in schedules),
+                api.phase_steps(built.phases, [each.program for each in schedules]),
             )
     raise no_variant(profile, why)
 
@@ -137,14 +151,13 @@ def by_preference(routes: Mapping[str, RouteSpec]) -> list[str]:
 def chosen_of(what: Schedule | Plan, profile: ProfileSpec, devices: Devices) -> Chosen:
     catalog = Catalog(kernel_folders())
     if isinstance(what, Schedule):
-        return Chosen(what, {}, catalog)
+        return Chosen({what.entry: what}, {}, catalog)
     why: list[str] = []
     for each in what.variants:
         placed = placed_on(each.schedule.program, profile, devices)
         missing = first_missing(each.requires, profile, placed)
         if missing is None:
-            entries = tuple(each.schedules)
-            return Chosen(each.schedule, each.routes, catalog, phases=what.phases, entries=entries)
+            return Chosen(each.schedules, each.routes, catalog, phases=what.phases)
         why.append(missing)
     raise no_variant(profile, why)
 

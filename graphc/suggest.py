@@ -55,6 +55,7 @@ class Search:
     path: Path
     profile: ProfileSpec
     count: int | None
+    entry: str | None
     options: Mapping[str, Any]
     told: Told
     known: dict[tuple[tuple[str, str], ...], float] = field(default_factory=dict)
@@ -74,7 +75,7 @@ class Search:
     def predicted(self, values: Mapping[str, Any]) -> float:
         chosen = schedule_for(self.path, self.profile, **{**self.options, **values})
         self.params[key_of(values)] = chosen.params
-        return predicted(chosen, self.profile, count=self.count).total_us
+        return predicted(chosen, self.profile, count=self.count, entry=self.entry).total_us
 
 
 def key_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -90,18 +91,20 @@ def suggest(
     machine: ProfileSpec | str | Path,
     *,
     count: int | None = None,
+    entry: str | None = None,
     told: Told = nobody,
     **options: Any,
 ) -> Suggestion:
     """The values of a spec's schedule that a machine's profile predicts to be best.
 
-    ``options`` are those of ``graphc.check``; a value given there stays as it is.
+    Of several entries the time of the first counts, or that of ``entry``. ``options`` are those of
+    ``graphc.check``; a value given there stays as it is.
     """
     profile = machine if isinstance(machine, ProfileSpec) else load_profile(machine)
     spec = load_spec(spec_path(path))
     if not isinstance(spec, LayerSpec):
         raise UsageError(f"'{path}' is a hand-written schedule: it stays as it is written")
-    search = Search(spec_path(path), profile, count, options, told)
+    search = Search(spec_path(path), profile, count, entry, options, told)
     given_us = search.predicted({})
     search.known[()] = given_us
     axes = {

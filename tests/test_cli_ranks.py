@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,3 +121,47 @@ def test_every_entry_is_shown(spec: list[str], capsys: Capture, tmp_path: Path) 
     assert guarded(["run", plan, "--backend", "reference", "--entry", "prepare"]) == 0
     assert guarded(["compile", *spec, "--dump-after", "infer_dependencies"]) == 0
     assert "=== no transfers, entry prepare" in capsys.readouterr().out
+
+
+def test_one_entry_is_shown(spec: list[str], capsys: Capture, tmp_path: Path) -> None:
+    plan = str(tmp_path / "sum.graphc")
+    assert guarded(["compile", *spec, "-o", plan, "--no-cubins", "--json"]) == 0
+    capsys.readouterr()
+    for file in (spec, [plan]):
+        (found,) = shown([*file, "--entry", "prepare", "--stage", "all", "--resources"], capsys)
+        assert found["title"] == "no transfers, entry prepare"
+        assert found["resources"]["this"]["ops"] == 3
+        for stage in ("program", "graph", "schedule"):
+            assert "rank.2/give" in found["stages"][stage]
+            assert "rank.2/fetch" not in found["stages"][stage]
+        assert [each["entry"] for each in shown(file, capsys)] == ["step", "prepare"]
+    (cut,) = shown([*spec, "--set=pieces=2", "--entry=step", "--resources"], capsys)
+    assert cut["resources"]["this"]["ops"] == 9
+    assert cut["resources"]["one_piece"]["ops"] == 6
+
+
+def test_one_entry_is_drawn(spec: list[str], capsys: Capture, tmp_path: Path) -> None:
+    svg, html = tmp_path / "sum.svg", tmp_path / "sum.html"
+    pictures = ["--svg", str(svg), "--html", str(html)]
+    assert guarded(["show", *spec, *pictures, "--entry", "prepare"]) == 0
+    for each in (svg, html):
+        assert "entry prepare" in each.read_text()
+        assert "rank.2/give" in each.read_text()
+        assert "rank.2/fetch" not in each.read_text()
+    assert capsys.readouterr().err == f"wrote {svg}\nwrote {html}\n"
+
+
+def test_an_entry_that_is_not_there_is_refused(spec: list[str], capsys: Capture) -> None:
+    for command in (["show"], ["simulate", "--machine=h200x2", "--set=ranks=2"]):
+        for entry, why in (("stepp", "did you mean 'step'?"), ("x", "there are step, prepare")):
+            assert guarded([*command, *spec, "--entry", entry]) == 2
+            said = capsys.readouterr()
+            assert said.err == f"error[usage]: the plan has no entry '{entry}': {why}\n"
+            assert said.out == ""
+    assert guarded(["show", "hand/peer_whole", "--entry", "prepare"]) == 2
+    assert "there are step" in capsys.readouterr().err
+
+
+def shown(words: list[str], capsys: Capture) -> list[dict[str, Any]]:
+    variants: list[dict[str, Any]] = facts(["show", *words], capsys)["variants"]  # type: ignore[assignment]
+    return variants

@@ -195,6 +195,13 @@ def show(
     stage: Annotated[
         Stage | None, typer.Option(help="Print this stage as text (schedule if nothing is asked).")
     ] = None,
+    entry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Show this entry only. If absent: all as text, the first as a picture.",
+        ),
+    ] = None,
     svg: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw the schedule: a lane a stream, waits as arrows."),
@@ -217,6 +224,7 @@ def show(
       graphc show moe_peer --preset small
       graphc show moe_peer --preset small --stage graph
       graphc show moe.graphc --svg moe.svg --resources
+      graphc show ep_throughput --preset small --set prepare=explicit --entry prepare
       graphc show moe_peer --set route=host --html moe.html
     """
     from graphc.cli.show import run_show
@@ -227,6 +235,7 @@ def show(
     return run_show(
         wanted,
         stage.value if stage else None,
+        entry=entry,
         svg=svg,
         html=html,
         has_resources=resources,
@@ -489,6 +498,10 @@ def simulate(
         int | None,
         typer.Option(min=0, metavar="N", help="Rows in use, at most the capacity; all if absent."),
     ] = None,
+    entry: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Predict this entry. If absent: the first."),
+    ] = None,
     suggests: Annotated[
         bool,
         typer.Option(
@@ -525,7 +538,13 @@ def simulate(
         file, values=values, preset=preset, schedule=schedule, kernels=kernels, routes=routes
     )
     options = SimulateOptions(
-        machine=machine, count=count, suggests=suggests, out=out, html=html, is_json=is_json
+        machine=machine,
+        count=count,
+        entry=entry,
+        suggests=suggests,
+        out=out,
+        html=html,
+        is_json=is_json,
     )
     return run_simulate(wanted, options)
 

@@ -26,6 +26,7 @@ def run_show(
     wanted: Request,
     stage: str | None,
     *,
+    entry: str | None,
     svg: Path | None,
     html: Path | None,
     has_resources: bool,
@@ -33,18 +34,18 @@ def run_show(
 ) -> int:
     if stage is None and svg is None and html is None and not has_resources:
         stage = "schedule"
-    seen = Seen()
+    seen = Seen(entry)
     with progress() as doing:
         doing(f"compiling {wanted.path}")
-        shown = shown_of(wanted, seen)
+        shown = shown_of(wanted, entry, seen)
         if has_resources:
             doing("compiling it in one piece")
-        single = one_piece(wanted) if has_resources else []
+        single = one_piece(wanted, entry) if has_resources else []
     facts: dict[str, Any] = {"name": shown[0].schedule.program.name, "variants": []}
     for index, each in enumerate(shown):
         if len(shown) > 1 and not is_json and (stage or has_resources):
             say(f"=== {each.title}")
-        told: dict[str, Any] = {"title": each.title}
+        told: dict[str, Any] = {"title": each.title, "entry": each.schedule.entry}
         if stage is not None:
             told["stages"] = tell_stages(each, stage, seen.graphs[index : index + 1], is_json)
         if has_resources:
@@ -76,23 +77,31 @@ class Shown:
 class Seen:
     """An observer that keeps the graphs: a plan holds their reduced edges only."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry: str | None) -> None:
+        self.entry = entry
         self.graphs: list[Graph] = []
 
     def __call__(self, name: str, stage: object) -> None:
         if name == "plan_memory" and isinstance(stage, tuple):
-            self.graphs.append(stage[0])
+            graph = stage[0]
+            self.graphs += [graph] if self.entry in (None, graph.program.entry) else []
 
 
-def shown_of(wanted: Request, seen: Seen) -> list[Shown]:
+def shown_of(wanted: Request, entry: str | None, seen: Seen) -> list[Shown]:
+    """The schedules of an entry, or of all: one for each choice of routes."""
+    from graphc.backends.binding import check_entry
+
     handwritten = None if is_plan(wanted.path) else handwritten_schedule(wanted)
     if handwritten is not None:
+        check_entry(entry, [handwritten.entry])
         return [Shown("hand-written", handwritten, None)]
     plan = plan_of(wanted, observe=seen, cubins=False)
+    check_entry(entry, plan.variants[0].schedules)
     return [
-        Shown(schedule_title(each, entry), schedule, plan)
+        Shown(schedule_title(each, name), schedule, plan)
         for each in plan.variants
-        for entry, schedule in each.schedules.items()
+        for name, schedule in each.schedules.items()
+        if entry in (None, name)
     ]
 
 
@@ -135,7 +144,7 @@ def graph_of(schedule: Schedule) -> Graph:
     return Graph(schedule.program, edges)
 
 
-def one_piece(wanted: Request) -> list[Schedule]:
+def one_piece(wanted: Request, entry: str | None) -> list[Schedule]:
     """The same spec with all that is cut in one piece; none of a plan, which has lost its spec."""
     from graphc import api
     from graphc.spec.model import LayerSpec, load_spec
@@ -150,7 +159,8 @@ def one_piece(wanted: Request) -> list[Schedule]:
         if placement.pieces is not None:
             whole[f"schedule.{op}.pieces"] = 1
     single = wanted.with_values(whole)
-    return [schedule for schedule, _ in api.check(single.path, **single.options())]
+    found = api.check(single.path, **single.options())
+    return [schedule for schedule, _ in found if entry in (None, schedule.entry)]
 
 
 def read_request(wanted: Request) -> tuple[Built, Catalog, dict[str, RouteSpec]]:

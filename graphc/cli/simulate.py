@@ -27,6 +27,7 @@ MOST_STEPS = 12  # of the critical path that are printed
 class SimulateOptions:
     machine: Path
     count: int | None = None
+    entry: str | None = None
     suggests: bool = False
     out: Path | None = None  # the schedule file that is suggested
     html: Path | None = None
@@ -45,7 +46,7 @@ def run_simulate(wanted: Request, options: SimulateOptions) -> int:
         return run_suggest(wanted, profile, options)
     with progress() as doing:
         doing(f"compiling {wanted.path}")
-        found, chosen = predicted(wanted, profile, options.count)
+        found, chosen = predicted(wanted, profile, options)
     if options.html is not None:
         write_page(found, chosen, options.html)
     if options.is_json:
@@ -58,7 +59,7 @@ def run_simulate(wanted: Request, options: SimulateOptions) -> int:
 
 
 def predicted(
-    wanted: Request, profile: ProfileSpec, count: int | None
+    wanted: Request, profile: ProfileSpec, options: SimulateOptions
 ) -> tuple[Prediction, Chosen]:
     from graphc import api, predict
 
@@ -67,7 +68,8 @@ def predicted(
         chosen = predict.chosen_of(api.load(wanted.path), profile, None)
     else:
         chosen = predict.schedule_for(wanted.path, profile, **wanted.options())
-    return predict.predicted(chosen, profile, count=count), chosen
+    found = predict.predicted(chosen, profile, count=options.count, entry=options.entry)
+    return found, chosen
 
 
 def write_page(found: Prediction, chosen: Chosen, path: Path) -> None:
@@ -75,6 +77,7 @@ def write_page(found: Prediction, chosen: Chosen, path: Path) -> None:
 
     routes = ", ".join(dict.fromkeys(chosen.routes.values()))
     title = f"{found.schedule.program.name}: {f'route {routes}' if routes else 'no transfers'}"
+    title += f", entry {found.schedule.entry}" if len(chosen.schedules) > 1 else ""
     write_text(path, simulation_page(found, title=title, phases=chosen.phases))
 
 
@@ -102,8 +105,8 @@ def tell(found: Prediction, chosen: Chosen) -> None:
         f"{found.schedule.program.name}{by} on {found.profile.name}: "
         f"{us(summary.total_us)} predicted for {plural(len(found.tasks), 'op')}"
     )
-    if len(chosen.entries) > 1:
-        say(f"  of {len(chosen.entries)} entries the first is predicted: {chosen.entries[0]}")
+    if len(chosen.schedules) > 1:
+        say(f"  of the entries {', '.join(chosen.schedules)}: {found.schedule.entry}")
     say(f"  at least {us(summary.lower_bound_us)}: {summary.bound_by}")
     say(f"  launch: {us(summary.launch_us)} of the host")
     say("")
@@ -135,6 +138,7 @@ def run_suggest(wanted: Request, profile: ProfileSpec, options: SimulateOptions)
             wanted.path,
             profile,
             count=options.count,
+            entry=options.entry,
             told=lambda tried, best: doing(f"{tried} tried, best {us(best)}"),
             **wanted.options(),
         )

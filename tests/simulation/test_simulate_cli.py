@@ -61,7 +61,7 @@ def test_a_plan_is_simulated_like_its_spec(
     assert by_plan == facts(capsys, SPEC, "--preset", "small", "--machine", MACHINE)
 
 
-def test_entries_are_scheduled_together_and_the_first_is_predicted(
+def test_entries_are_scheduled_together_and_one_is_predicted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """Launched freely, units of one entry shake hands with those of another."""
@@ -76,7 +76,19 @@ def test_entries_are_scheduled_together_and_the_first_is_predicted(
     assert by_plan == facts(capsys, *spec)
     assert by_plan["entry"] == "dispatch"
     assert by_plan["ops"] == len(compiled.variants[0].schedule.program.ops)
-    assert "  of 3 entries the first is predicted: dispatch\n" in printed(capsys, *spec)
+    assert "  of the entries dispatch, expert, combine: dispatch\n" in printed(capsys, *spec)
+    others = compiled.variants[0].others
+    for entry, schedule in others.items():
+        found = facts(capsys, *spec, "--entry", entry)
+        assert found["entry"] == entry
+        assert found["ops"] == len(schedule.program.ops)
+        assert found == facts(capsys, str(plan), "--machine", MACHINE, "--entry", entry)
+        by_call = graphc.simulate(compiled, machine=MACHINE, entry=entry)
+        assert found["total_us"] == by_call.total_us
+        assert found["total_us"] != by_plan["total_us"]
+    page = tmp_path / "page.html"
+    printed(capsys, *spec, "--entry", "combine", "--html", str(page))
+    assert "entry combine" in page.read_text()
     refused = printed(capsys, str(plan), "--machine", MACHINE, "--set", "pieces=2", code=2)
     assert "compiled already" in refused
 
@@ -152,6 +164,16 @@ def test_kernels_of_a_folder_of_ones_own_are_known_to_a_profile(
 @pytest.mark.parametrize("path", sorted(machine_path("h200x2").parent.glob("*.yaml")))
 def test_shipped_profiles_have_figures_of_shipped_kernels_alone(path: Path) -> None:
     assert unknown_kernels(load_profile(path), Catalog(kernel_folders()).names()) == []
+
+
+def test_the_time_of_the_entry_that_is_named_counts_for_a_suggestion(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["ep_throughput", "--preset=small", "--set=prepare=explicit", "--machine", MACHINE]
+    words += ["--set=dispatch_blocks=24", "--set=combine_blocks=32"]
+    for entry in ("step", "prepare"):
+        named = [*words, "--entry", entry]
+        assert facts(capsys, *named, "--suggest")["given_us"] == facts(capsys, *named)["total_us"]
 
 
 def test_a_suggestion_is_a_schedule_file(
