@@ -63,7 +63,7 @@ def simulate(
     """
     profile = machine if isinstance(machine, ProfileSpec) else load_profile(machine)
     if isinstance(what, str | Path):
-        chosen = schedule_for(what, profile, devices=devices, **options)
+        chosen = schedule_for(what, profile, devices, **options)
     else:
         if options:
             raise UsageError(f"{next(iter(options))}: only a spec takes values")
@@ -94,6 +94,8 @@ def predicted(
 def schedule_for(
     path: str | Path,
     profile: ProfileSpec,
+    devices: Devices = None,
+    /,
     *,
     preset: str | None = None,
     schedule: str | Path | None = None,
@@ -101,7 +103,6 @@ def schedule_for(
     routes: api.Folders = (),
     observe: Observer = ignore,
     origin: str = api.PYTHON,
-    devices: Devices = None,
     **values: Any,
 ) -> Chosen:
     """The proven schedules of a spec that the machine takes; others are not even made."""

@@ -89,6 +89,7 @@ def nobody(tried: int, best_us: float) -> None:
 def suggest(
     path: str | Path,
     machine: ProfileSpec | str | Path,
+    /,
     *,
     count: int | None = None,
     entry: str | None = None,
@@ -101,6 +102,19 @@ def suggest(
     ``graphc.check``; a value given there stays as it is.
     """
     profile = machine if isinstance(machine, ProfileSpec) else load_profile(machine)
+    return suggested(path, profile, count, entry, told, **options)
+
+
+def suggested(
+    path: str | Path,
+    profile: ProfileSpec,
+    count: int | None,
+    entry: str | None,
+    told: Told,
+    /,
+    **options: Any,
+) -> Suggestion:
+    """``suggest``, with every name free for a param of the spec."""
     spec = load_spec(spec_path(path))
     if not isinstance(spec, LayerSpec):
         raise UsageError(f"'{path}' is a hand-written schedule: it stays as it is written")
@@ -207,7 +221,7 @@ def descend(
 
 
 def write_suggestion(
-    target: Path, path: str | Path, profile: ProfileSpec, found: Suggestion, **options: Any
+    target: Path, path: str | Path, profile: ProfileSpec, found: Suggestion, /, **options: Any
 ) -> None:
     """The suggestion as a schedule file; with the same preset it compiles to the same plan."""
     origin, preset, schedule, kernels, routes = (

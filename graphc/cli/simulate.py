@@ -129,17 +129,17 @@ def busiest(summary: Summary) -> list[tuple[str, float]]:
 
 
 def run_suggest(wanted: Request, profile: ProfileSpec, options: SimulateOptions) -> int:
-    from graphc.suggest import suggest, write_suggestion
+    from graphc.suggest import suggested, write_suggestion
 
     if is_plan(wanted.path):
         raise UsageError(f"'{wanted.path}' is a plan: a suggestion needs the spec")
     with progress() as doing:
-        found = suggest(
+        found = suggested(
             wanted.path,
             profile,
-            count=options.count,
-            entry=options.entry,
-            told=lambda tried, best: doing(f"{tried} tried, best {us(best)}"),
+            options.count,
+            options.entry,
+            lambda tried, best: doing(f"{tried} tried, best {us(best)}"),
             **wanted.options(),
         )
     if options.out is not None:

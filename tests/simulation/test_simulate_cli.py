@@ -176,6 +176,26 @@ def test_the_time_of_the_entry_that_is_named_counts_for_a_suggestion(
         assert facts(capsys, *named, "--suggest")["given_us"] == facts(capsys, *named)["total_us"]
 
 
+@pytest.mark.parametrize(
+    "name", ["machine", "profile", "devices", "count", "entry", "told", "found", "target"]
+)
+def test_a_param_may_have_the_name_of_what_is_asked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
+) -> None:
+    spec, out = tmp_path / "names.yaml", tmp_path / "best.yaml"
+    spec.write_text(
+        f"graphc: 1\nname: names\nparams: {{{name}: {{default: 8}}}}\ndevices: [one]\nbuffers:\n"
+        f"  x: {{device: one, dtype: f32, shape: [4096, {name}], role: input}}\n"
+        f"  y: {{device: one, dtype: f16, shape: [4096, {name}], role: output}}\n"
+        "ops:\n  - {name: convert, kernel: convert, device: one, args: {x: x, y: y}}\n"
+    )
+    words = [str(spec), "--machine", MACHINE]
+    large = facts(capsys, *words, "--set", f"{name}=4096")["total_us"]
+    assert large > facts(capsys, *words)["total_us"]
+    suggested = facts(capsys, *words, "--set", f"{name}=4096", "--suggest", "--out", str(out))
+    assert suggested["given_us"] == large
+
+
 def test_a_suggestion_is_a_schedule_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
