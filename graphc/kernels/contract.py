@@ -153,6 +153,7 @@ class CostSpec(Written):
 
     flops: Number = 0
     bytes: Number = 0
+    peers: Number | None = None  # of the bytes, those in arguments over all ranks; None: any
     estimate: dict[str, Number] = Field(default={})
 
 
@@ -326,6 +327,11 @@ def wrong_rings(contract: Contract, site: Site) -> Iterator[Diagnostic]:
 
 def wrong_peers(contract: Contract, site: Site) -> Iterator[Diagnostic]:
     """Peers are counted by a symbol; a single row is named by a scalar, which the kernel sees."""
+    if contract.cost.peers is not None and all(
+        each.peers is None for each in contract.args.values()
+    ):
+        text = "'peers' is of the bytes in arguments over all ranks, and there are none"
+        yield bad(site["cost"]["peers"], text, at_key=True)
     for name, each in contract.args.items():
         at = site["args"][name]
         if each.peers is not None and each.peers not in contract.symbols:
@@ -383,8 +389,8 @@ def wrong_expressions(contract: Contract, site: Site) -> Iterator[Diagnostic]:
         for index, each in enumerate(getattr(launch, what)):
             yield from wrong_expression(each, names, site["launch"][what][index])
     yield from wrong_expression(launch.shared, names, site["launch"]["shared"])
-    names += [*contract.args, *cost.estimate]
-    for what in ("flops", "bytes"):
+    names += [*contract.args, *contract.scalars, *cost.estimate]
+    for what in ("flops", "bytes", "peers"):
         yield from wrong_expression(getattr(cost, what), names, site["cost"][what])
     for name, each in cost.estimate.items():
         yield from wrong_expression(each, names, site["cost"]["estimate"][name])

@@ -1,7 +1,8 @@
 """What a launch of a kernel costs, by its contract: operations, bytes, and its shape on a GPU.
 
-Expressions see the rows of the piece as ``hi - lo``, counted from 0. Sizes that only the device
-knows are what the op says that they are in all (its share of that), or the contract's ``estimate``.
+Expressions see the call's scalars, and the rows of the piece as ``hi - lo``, counted from 0. Sizes
+that only the device knows are what the op says that they are in all (its share of that), or the
+contract's ``estimate``.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Cost:
     shared: int  # bytes of a block
     dtype: str  # of its first argument: what the operations are done in
     measure: float = 0.0  # what its curve in a machine's profile is drawn over
+    peers_nbytes: float = 0.0  # of all bytes: those in arguments over all ranks, at most
 
 
 @dataclass(slots=True)
@@ -55,8 +57,8 @@ class Costs:
         share = rows / op.axis.extent if kernel.estimate and op.axis.extent else 1.0
         estimate = tuple((name, value * share) for name, value in kernel.estimate.items())
         key = (
-            contract.path, given, *kernel.symbols.items(), *kernel.options.items(), estimate,
-            rows, op.placement.blocks,
+            contract.path, given, *kernel.symbols.items(), *kernel.options.items(),
+            *kernel.scalars.items(), estimate, rows, op.placement.blocks,
         )  # fmt: skip
         if key not in self.known:
             scope = self.scope(kernel, contract, dict(given), rows, op.placement.blocks or 0)
@@ -69,6 +71,7 @@ class Costs:
         return {
             **{name: each.dtype[0] for name, each in contract.args.items()},
             **given,
+            **kernel.scalars,
             **{name: int(value) for name, value in kernel.symbols.items()},
             **kernel.options,
             "lo": 0,
@@ -92,6 +95,8 @@ class Costs:
                 scope[name] = evaluate_number(text, scope, place(contract, "estimate", name))
         flops = evaluate_number(cost.flops, scope, place(contract, "flops"))
         nbytes = evaluate_number(cost.bytes, scope, place(contract, "bytes"))
+        at_peers = nbytes if cost.peers is None else cost.peers
+        peers_nbytes = evaluate_number(at_peers, scope, place(contract, "peers"))
         grid, block = (
             prod(max(1, int(evaluate_number(each, scope))) for each in extents)
             for extents in (launch.grid, launch.block)
@@ -99,7 +104,16 @@ class Costs:
         shared = int(evaluate_number(launch.shared, scope))
         measure = evaluate_number(*self.measured(contract.name, scope))
         first = str(scope[next(iter(contract.args))]) if contract.args else "f32"
-        return Cost(float(flops), float(nbytes), grid, block, shared, first, float(measure))
+        return Cost(
+            float(flops),
+            float(nbytes),
+            grid,
+            block,
+            shared,
+            first,
+            float(measure),
+            min(float(peers_nbytes), float(nbytes)),
+        )
 
 
 def contracts_of(program: Program, catalog: Catalog) -> dict[str, Contract]:

@@ -196,8 +196,7 @@ class Demands:
         """
         times = Counter(each.argument for each in op.accesses)
         apart = sum(self.nbytes(each) for each in op.accesses if times[each.argument] > 1)
-        whole = sum(self.nbytes(each) for each in op.accesses if times[each.argument] == 1)
-        return min(1.0, max(0.0, nbytes - whole) / apart) if apart else 1.0
+        return min(1.0, nbytes / apart) if apart else 1.0
 
     def flows(self, op: Op, spread: float = 1.0) -> tuple[Flow, ...]:
         """What a kernel reads and writes in memory that is not its GPU's, by the way it goes.
@@ -237,7 +236,7 @@ class Demands:
     def kernel(self, op: Op, kernel: Kernel, rows: int) -> Demand:
         profile, gpu = self.profile, self.placed[op.device]
         cost = profile.costs.of(op, kernel, self.contracts[kernel.template], self.dtypes, rows)
-        flows = self.flows(op, self.spread(op, cost.nbytes))
+        flows = self.flows(op, self.spread(op, cost.peers_nbytes))
         own = max(0.0, cost.nbytes - sum(each.nbytes for each in flows))
         curve = profile.kernels.get(kernel.template)
         tflops = profile.arithmetic.tflops.get(cost.dtype, profile.arithmetic.tflops["f32"])

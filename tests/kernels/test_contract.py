@@ -250,6 +250,7 @@ WRONG = {
     "default: 64": "default: 48",
     "hi - lo, tile": "hi - lo, tyle",
     "block: [256]": "block: []",
+    "estimate: {rows_used": 'peers: "n * m", estimate: {rows_used',
     "first: i32": "first: int",
     "exact: {tolerance": "exact: {tolerence",
     "rows_used * m": "row_used * m",

@@ -52,6 +52,21 @@ def full(machine: str | ProfileSpec = "h200x2", **values: object) -> Prediction:
     return graphc.simulate("moe_peer", machine=machine, preset="full", **values)
 
 
+def test_tokens_that_are_not_in_use_cost_nothing() -> None:
+    """As a spec with no more room than that; half of what is sent goes to the other GPU."""
+    given = {"machine": "h200x2", "gpus": 2, "prepare": "explicit", "active": 1024, "apart": True}
+    # Each rank tells the other in a word whether its preparation is fresh.
+    for entry, words in (("dispatch", 2), ("combine", 0)):
+        found = graphc.simulate("ep_throughput", entry=entry, capacity=4096, **given)
+        tight = graphc.simulate("ep_throughput", entry=entry, capacity=1024, **given)
+        flows = [flow for each in found.tasks for flow in each.demand.flows]
+        moved = 2 * 1024 * 7168 * 2 + 4 * words
+        assert sum(each.nbytes for each in flows) == pytest.approx(moved, abs=0.1)
+        assert found.total_us == tight.total_us
+        full = graphc.simulate("ep_throughput", entry=entry, **{**given, "active": 4096})
+        assert full.total_us > 3 * found.total_us
+
+
 def test_a_copy_down_and_up_takes_its_bytes_and_the_step_between(
     machine: ProfileSpec, there: Path
 ) -> None:
