@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from graphc.dtypes import DTYPES
-from graphc.ir import MAPPED, Buffer, Role
-from graphc.spec.expand import NAME, Declared, Draft, Round, Use
+from graphc.ir import HOST, MAPPED, Buffer, Op, Role
+from graphc.spec.devices import device_named, placed_by_rank
+from graphc.spec.expand import Declared, Draft, Round, Use
 from graphc.spec.faults import Faults
+from graphc.spec.names import NAME
 from graphc.spec.values import holds
-from graphc.text.diagnostics import Diagnostic, Note, Span, SpecError, error
+from graphc.text.diagnostics import Diagnostic, Note, SpecError, error
 from graphc.text.expr import evaluate_count, evaluate_number, evaluate_word, factor_of, mentions
 from graphc.text.suggest import did_you_mean
 
@@ -182,14 +184,7 @@ class Buffers:
                 text = f"'{declared.name}' is {spec.role}: what the caller binds is on a device"
                 raise error("bad-role", text, at["role"].span)
             return MAPPED
-        device = evaluate_word(spec.device, scope, at["device"].span)
-        if device not in self.devices:
-            hint = did_you_mean(str(device), self.devices)
-            hint = hint or f"the devices are {', '.join(self.devices)}"
-            raise error(
-                "unknown-device", f"unknown device '{device}'", at["device"].span, hint=hint
-            )
-        return str(device)
+        return device_named(spec.device, scope, self.devices, at["device"].span)
 
     def shape(self, declared: Declared, scope: Mapping[str, Any]) -> list[int]:
         at = declared.site["shape"]
@@ -299,11 +294,6 @@ def on_rank(last: Round, draft: Draft | None, declared: Declared) -> str:
     return declared.rank.prefix + last.prefix.removeprefix(draft.context.rank.prefix)
 
 
-def placed_by_rank(name: str, span: Span) -> SpecError:
-    text = f"'{name}' is on the device of its rank: it has no device of its own"
-    return error("bad-rank", text, span, hint="ranks are placed by devices: {ranks: ...}")
-
-
 def base_of(declared: Declared) -> Declared | None:
     """The buffer over which one lies."""
     at = declared.spec.at
@@ -362,3 +352,16 @@ def owner_depth(declared: Declared, users: list[tuple[Draft, Use]]) -> int:
                 hint="what carries over has a role, such as state",
             )
     return max(len(common), declared.depth)
+
+
+def with_users(buffers: Mapping[str, Buffer], ops: Iterable[Op]) -> dict[str, Buffer]:
+    """The buffers; mapped memory knows the devices that use it."""
+    users: dict[str, set[str]] = {
+        name: set() for name, each in buffers.items() if each.device == MAPPED
+    }
+    for op in ops:
+        for each in op.accesses:
+            if each.region.buffer in users:
+                users[each.region.buffer].add(op.device)
+    near = {name: tuple(sorted(devices - {HOST})) for name, devices in users.items()}
+    return {**buffers, **{name: replace(buffers[name], near=each) for name, each in near.items()}}

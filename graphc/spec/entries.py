@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from graphc.spec.expand import NAME
 from graphc.spec.faults import Faults
 from graphc.spec.model import EntrySpec, LayerSpec, OpSpec
+from graphc.spec.names import NAME
 from graphc.spec.values import holds
 from graphc.text.diagnostics import Span, error
 from graphc.text.expr import evaluate

@@ -5,7 +5,6 @@ Buffers are not made here: whose a scratch buffer is shows only when all of its 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from graphc.spec.model import (
     UseSpec,
     repair,
 )
+from graphc.spec.names import NAME
 from graphc.spec.values import holds
 from graphc.text.diagnostics import Note, Span, SpecError, error
 from graphc.text.explain import examine_with_repairs
@@ -36,7 +36,6 @@ from graphc.text.expr import RESERVED, evaluate_count, evaluate_number, evaluate
 from graphc.text.load import Site, kind, read_yaml
 from graphc.text.suggest import did_you_mean
 
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 MOST_OPS = 200_000
 DEEPEST_USE = 8
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -49,11 +49,13 @@ from graphc.ir import (
     Wait,
 )
 from graphc.regions import Region
-from graphc.spec.buffers import Buffers
-from graphc.spec.expand import NAME, Declared
+from graphc.spec.buffers import Buffers, with_users
+from graphc.spec.devices import known_device
+from graphc.spec.expand import Declared
 from graphc.spec.faults import Faults
 from graphc.spec.flow import check_flow
 from graphc.spec.model import HandSpec, OpaqueSpec
+from graphc.spec.names import NAME
 from graphc.spec.values import holds
 from graphc.text.diagnostics import Note, Span, error
 from graphc.text.expr import check_expression, evaluate, evaluate_count
@@ -116,11 +118,8 @@ class Issuer:
                 self.faults.mistake(
                     "bad-name", f"'{name}' cannot be a stream's name", site[name].key
                 )
-            if device not in self.spec.devices:
-                hint = did_you_mean(device, self.spec.devices)
-                hint = hint or f"the devices are {', '.join(self.spec.devices)}"
-                text = f"unknown device '{device}'"
-                self.faults.mistake("unknown-device", text, site[name].span, hint=hint)
+            with self.faults.collecting():
+                known_device(device, self.spec.devices, site[name].span)
             self.streams[name] = Stream(name, device)
 
     def read_buffers(self) -> None:
@@ -346,17 +345,9 @@ class Issuer:
             raise error("wrong-device", text, span, notes=[Note("first here", first_span)])
 
     def program(self) -> Program:
-        users: dict[str, set[str]] = {}
-        for op in self.ops.values():
-            for each in op.accesses:
-                users.setdefault(each.region.buffer, set()).add(op.device)
-        buffers = {
-            name: replace(each, near=tuple(sorted(users.get(name, set()) - {HOST})))
-            if each.device == MAPPED
-            else each
-            for name, each in self.buffers.items()
-        }
-        return Program(self.spec.name, tuple(self.spec.devices), buffers, tuple(self.ops.values()))
+        ops = tuple(self.ops.values())
+        buffers = with_users(self.buffers, ops)
+        return Program(self.spec.name, tuple(self.spec.devices), buffers, ops)
 
     def schedule(self, program: Program) -> Schedule:
         return Schedule(

@@ -7,7 +7,7 @@ Where a ``Number`` may stand, an expression may; where a ``Word`` may stand, tex
 from __future__ import annotations
 
 from copy import deepcopy
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -282,22 +282,13 @@ def as_streams(value: object) -> object:
     return value
 
 
-def as_names(value: object) -> object:
+def as_names(value: object, what: str) -> object:
+    """Names of ops or of groups (``what``), or an expression that gives them."""
     if isinstance(value, str) and value.startswith("="):
         return value
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise fault(
-            f"expected a list of ops, found {kind(value)}", hint="write [a], or =expression"
-        )
-    return value
-
-
-def as_group_names(value: object) -> object:
-    if isinstance(value, str) and value.startswith("="):
-        return value
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise fault(
-            f"expected a list of groups, found {kind(value)}", hint="write [a], or =expression"
+            f"expected a list of {what}, found {kind(value)}", hint="write [a], or =expression"
         )
     return value
 
@@ -319,7 +310,7 @@ class PlacementSpec(Written):
     stream: Annotated[Any, BeforeValidator(as_streams)] = None
     blocks: Number | None = None
     priority: Number | None = None
-    after: Annotated[Any, BeforeValidator(as_names)] = None
+    after: Annotated[Any, BeforeValidator(partial(as_names, what="ops"))] = None
 
 
 class ScheduleSpec(Written):
@@ -386,7 +377,7 @@ def as_devices(value: object) -> object:
 class EntrySpec(Written):
     """A graph of its own: the groups of its ops, in order, and the entries that come before it."""
 
-    groups: Annotated[Any, BeforeValidator(as_group_names)]
+    groups: Annotated[Any, BeforeValidator(partial(as_names, what="groups"))]
     after: list[str] = Field(default=[])
     if_: Condition = Field(default=True, alias="if")
 

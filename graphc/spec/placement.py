@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
-from itertools import accumulate
-from math import lcm
 from typing import Any
 
 from graphc.ir import (
@@ -24,79 +21,26 @@ from graphc.ir import (
 )
 from graphc.kernels.contract import Contract
 from graphc.routes import RouteSpec
+from graphc.spec.cuts import Cut, bounds_of, cut_named
 from graphc.spec.expand import Context, Draft
 from graphc.spec.faults import ITERATION, Faults
-from graphc.spec.model import PlacementSpec
+from graphc.spec.model import GLOBALS, PlacementSpec
+from graphc.spec.values import ScheduleInForce
 from graphc.text.diagnostics import Note, Span, error
-from graphc.text.expr import Scope, evaluate, evaluate_count, evaluate_number, evaluate_word
+from graphc.text.expr import (
+    Scope,
+    evaluate,
+    evaluate_count,
+    evaluate_number,
+    evaluate_word,
+    factor_of,
+    mentions,
+)
 from graphc.text.load import Site, kind
 from graphc.text.suggest import did_you_mean
 
-MOST_PIECES = 65536
-MOST_PARTS = 2**31 - 1  # kernels are told in 32 bits
-FRACTION = re.compile(r"(\d{1,9})\s*/\s*(\d{1,9})")
 STREAM = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 AUTO = "auto"
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A named partition: what it cuts, and the bounds of its parts from 0 to 1."""
-
-    name: str
-    extent: int
-    bounds: tuple[Fraction, ...]
-    span: Span
-
-
-def bounds_of(pieces: Any, scope: Scope, site: Site) -> tuple[Fraction, ...]:
-    """The bounds of pieces: of equal ones from their number, else from their shares."""
-    if isinstance(pieces, list):
-        return bounds_of_shares(pieces, scope, site)
-    count = evaluate_word(pieces, scope, site.span)
-    if isinstance(count, list):
-        return bounds_of_shares(count, scope, site)
-    count = evaluate_count(count, scope, site.span)
-    if not 1 <= count <= MOST_PIECES:
-        raise error("bad-pieces", f"pieces go from 1 to {MOST_PIECES}, not {count}", site.span)
-    return tuple(Fraction(index, count) for index in range(count + 1))
-
-
-def bounds_of_shares(shares: list[Any], scope: Scope, site: Site) -> tuple[Fraction, ...]:
-    """
-    >>> from graphc.text.load import parse_yaml
-    >>> site = parse_yaml("a: 1", "f").root
-    >>> [str(bound) for bound in bounds_of_shares(["1/4", 0.25, "1/2"], {}, site)]
-    ['0', '1/4', '1/2', '1']
-    """
-    if len(shares) > MOST_PIECES:
-        raise error("bad-pieces", f"at most {MOST_PIECES} pieces are known", site.span)
-    found = [share_of(each, scope, site[index].span) for index, each in enumerate(shares)]
-    total = sum(found, Fraction(0))
-    if total != 1:
-        hint = None
-        if all(each.denominator == 1 for each in found):
-            hint = f"write {', '.join(str(each / total) for each in found)}"
-        raise error("bad-pieces", f"the shares add up to {total}, not to 1", site.span, hint=hint)
-    bounds = (Fraction(0), *accumulate(found))
-    parts = lcm(*(each.denominator for each in bounds))
-    if parts > MOST_PARTS:
-        text = f"the shares are counted in parts of 1/{parts}: at most {MOST_PARTS} parts are known"
-        hint = "write shares with a smaller common denominator"
-        raise error("bad-pieces", text, site.span, hint=hint)
-    return bounds
-
-
-def share_of(share: Any, scope: Scope, span: Span) -> Fraction:
-    match = FRACTION.fullmatch(share.strip()) if isinstance(share, str) else None
-    if match and int(match[2]):
-        found = Fraction(int(match[1]), int(match[2]))
-    else:
-        value = evaluate_number(share, scope, span)
-        found = Fraction(str(value)).limit_denominator(10**9)
-    if found <= 0:
-        raise error("bad-pieces", f"a share must be above 0, not {share}", span)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,25 +52,73 @@ class Entry:
     streams: Mapping[str, str] = field(default_factory=dict)  # of its steps
 
 
-def placed(op: Op, entry: Entry, after: tuple[str, ...]) -> Op:
-    """The op with what its entry says."""
-    work, placement = op.work, entry.placement
-    if isinstance(work, Transfer) and entry.route is not None:
-        work = Transfer(entry.route, work.wire, work.is_small, entry.streams)
-    if after:
-        placement = replace(placement, after=after)
-    return Op(
-        op.name,
-        op.step,
-        op.device,
-        work,
-        op.accesses,
-        op.axis,
-        op.piece,
-        placement,
-        op.span,
-        op.family,
-    )
+class Placements:
+    """The schedule's entries for ops; one that is the same in all iterations is read once."""
+
+    def __init__(
+        self,
+        schedule: ScheduleInForce,
+        cuts: Mapping[str, Cut],
+        routes: Mapping[str, RouteSpec],
+        faults: Faults,
+    ) -> None:
+        self.specs, self.site = schedule.spec.placements, schedule.site
+        self.cuts, self.routes, self.faults = cuts, routes, faults
+        self.entries: dict[tuple[str, Site, str | None], Entry] = {}
+
+    def check_keys(self, keys: Iterable[str], written: Iterable[str]) -> None:
+        """Entries are for ops that are ``written``; hints name those that are there (``keys``)."""
+        for name in self.specs:
+            if name not in written:
+                hint = did_you_mean(name, (*keys, *GLOBALS))
+                text = f"'{name}' is no op of this spec"
+                self.faults.mistake("unknown-op", text, self.site[name].key, hint=hint)
+
+    def placed(
+        self, op: Op, draft: Draft, ops: Mapping[str, Span], buffers: Mapping[str, Buffer]
+    ) -> Op:
+        """The op with its entry of the schedule, which may name any of the ``ops``."""
+        spec = self.specs.get(draft.key) or PlacementSpec()
+        site = self.site[draft.key]
+        cut = self.cut_of(op, draft)
+        entry = self.entry(op, draft, spec, site, cut)
+        after: tuple[str, ...] = ()
+        if spec.after is not None:
+            with self.faults.collecting():
+                after = tuple(after_of(spec, site["after"], draft.context, op, ops))
+        op = with_entry(op, entry, after)
+        check_piece_rows(op, draft, site, cut, buffers)
+        return op
+
+    def cut_of(self, op: Op, draft: Draft) -> Cut | None:
+        """The cut by which an op goes: it cuts as many rows as the op has."""
+        if draft.spec.cut is None:
+            return None
+        at = draft.site["cut"]
+        word = evaluate_word(draft.spec.cut, draft.context.scope, at.span)
+        cut = cut_named(str(word), self.cuts, at.span)
+        if (op.axis.extent, op.axis.per_count) != (cut.extent, factor_of(cut.extent)):
+            raise error(
+                "wrong-cut",
+                f"'{draft.key}' runs over {op.axis.extent} rows, but '{cut.name}' cuts "
+                f"{int(cut.extent)}",
+                at.span,
+                notes=[Note("cut here", cut.span)],
+            )
+        return cut
+
+    def entry(
+        self, op: Op, draft: Draft, spec: PlacementSpec, site: Site, cut: Cut | None
+    ) -> Entry:
+        """What the schedule says, evaluated once if it is the same in all iterations."""
+        key = draft.key, draft.site, cut.name if cut else None
+        if key in self.entries:
+            return self.entries[key]
+        root = draft.context.root
+        entry = entry_of(op, spec, site, root, cut, self.routes, self.faults)
+        if not mentions(spec, draft.context.indices):
+            self.entries[key] = entry
+        return entry
 
 
 def entry_of(
@@ -250,6 +242,49 @@ def resolved(name: str, context: Context, names: Mapping[str, Span]) -> str | No
         if full in names:
             return full
     return None
+
+
+def with_entry(op: Op, entry: Entry, after: tuple[str, ...]) -> Op:
+    """The op with what its entry says."""
+    work, placement = op.work, entry.placement
+    if isinstance(work, Transfer) and entry.route is not None:
+        work = Transfer(entry.route, work.wire, work.is_small, entry.streams)
+    if after:
+        placement = replace(placement, after=after)
+    return Op(
+        op.name,
+        op.step,
+        op.device,
+        work,
+        op.accesses,
+        op.axis,
+        op.piece,
+        placement,
+        op.span,
+        op.family,
+    )
+
+
+def check_piece_rows(
+    op: Op, draft: Draft, site: Site, cut: Cut | None, buffers: Mapping[str, Buffer]
+) -> None:
+    """An op that is cut can be, and what has a row for each piece has as many."""
+    where = cut.span if cut else site["pieces"].key
+    of = len(op.placement.pieces) - 1
+    if of > 1:
+        check_pieces(op, draft, where if site.is_written or cut else draft.span)
+    for each in op.accesses:
+        if each.rows.kind is not RowsKind.PIECE:
+            continue
+        rows = buffers[each.region.buffer].rows
+        if rows != of:
+            raise error(
+                "wrong-shape",
+                f"'{each.argument}' has one row for each piece: '{draft.key}' is cut into "
+                f"{of}, but '{each.region.buffer}' has {rows}",
+                each.span,
+                notes=[Note("cut here", where)] if of > 1 else (),
+            )
 
 
 def check_pieces(op: Op, draft: Draft, span: Span) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from graphc.spec.expand import Context, Declared, Rank
 from graphc.spec.faults import Faults
-from graphc.spec.model import HandSpec, LayerSpec, RankDevicesSpec
+from graphc.spec.model import LayerSpec, RankDevicesSpec
 from graphc.text.diagnostics import error
 from graphc.text.expr import RESERVED, evaluate_count
 
@@ -121,7 +121,3 @@ def ranks_of(spec: LayerSpec, scope: Mapping[str, Any], faults: Faults) -> Ranks
 
 def rank_of(number: int, name: str, device: int) -> Rank:
     return Rank(number, name, f"{name}.{number}/", f"gpu{device}")
-
-
-def device_names(spec: LayerSpec | HandSpec) -> tuple[str, ...]:
-    return tuple(spec.devices) if isinstance(spec.devices, list) else ("gpu0",)

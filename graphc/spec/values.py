@@ -8,7 +8,7 @@ schedule's own names (``emit``) override the schedule section value by value.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -359,10 +359,3 @@ def overlay(
     for each in [known for known in places if known[: len(path)] == path]:
         del places[each]
     places[path] = Place(given.span, given.span)
-
-
-def raw_names(data: Any, *sections: str) -> Iterable[str]:
-    """The names that a file declares, faulty entries included."""
-    for section in sections:
-        entries = data.get(section) if isinstance(data, dict) else None
-        yield from entries if isinstance(entries, dict) else ()
