@@ -25,16 +25,17 @@ CHOICES = {
 def settings_of(schedule: ScheduleInForce, scope: Scope, ranks: Ranks, faults: Faults) -> Settings:
     """The settings; a value with a mistake is that which stands first among its choices."""
     spec, site = schedule.spec, schedule.site
-    chosen: dict[str, Any] = {"max_streams": 4}
+    chosen: dict[str, Any] = {name: known[0] for name, known in CHOICES.items()}
     for name, known in CHOICES.items():
         with faults.collecting():
             span = site[name].span
-            chosen[name] = evaluate_word(getattr(spec, name), scope, span)
-            if chosen[name] not in known:
-                hint = did_you_mean(str(chosen[name]), known)
-                text = f"'{name}' is one of {', '.join(known)}, not {kind(chosen[name])}"
-                chosen[name] = known[0]
+            value = evaluate_word(getattr(spec, name), scope, span)
+            if value not in known:
+                hint = did_you_mean(str(value), known)
+                text = f"'{name}' is one of {', '.join(known)}, not {kind(value)}"
                 raise error("bad-value", text, span, hint=hint)
+            chosen[name] = value
+    chosen["max_streams"] = 4
     with faults.collecting():
         span = site["max_streams"].span
         chosen["max_streams"] = int(evaluate_count(spec.max_streams, scope, span))

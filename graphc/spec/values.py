@@ -128,7 +128,8 @@ def values_of(
     derive(spec, scope, faults)
     if are_as_asked:  # a default in place of what was asked may well not suit the other values
         check_required(spec, scope, faults)
-    return Values(scope, params, counts[0] if counts else None)
+    numbers = [name for name in counts if isinstance(params[name], int)]
+    return Values(scope, params, numbers[0] if numbers else None)
 
 
 def check_presets(spec: HeadSpec, faults: Faults) -> None:
