@@ -115,7 +115,7 @@ def wide(values: Any) -> Any:
     return np.asarray(values).astype(np.float64)
 
 
-def layer_row(inputs: dict[str, Any], rank: int, token: int, *, ranks: int, top_k: int) -> Any:
+def layer_row(inputs: dict[str, Any], rank: int, token: int, *, local: int, top_k: int) -> Any:
     """What the layer makes of one token, by the formula."""
     x = wide(inputs[f"rank.{rank}/x"][token])
     logits = wide(inputs[f"rank.{rank}/w_route"]) @ x
@@ -123,7 +123,6 @@ def layer_row(inputs: dict[str, Any], rank: int, token: int, *, ranks: int, top_
     share = np.exp(logits[chosen] - logits.max())
     result = np.zeros_like(x)
     for expert, weight in zip(chosen, share / share.sum(), strict=True):
-        local = len(logits) // ranks
         up = wide(inputs[f"rank.{expert // local}/w_up"][expert % local])
         down = wide(inputs[f"rank.{expert // local}/w_down"][expert % local])
         gate, value = np.split(up @ x, 2)
@@ -132,9 +131,13 @@ def layer_row(inputs: dict[str, Any], rank: int, token: int, *, ranks: int, top_
 
 
 @pytest.mark.parametrize("layout", AXES["layout"])
-@pytest.mark.parametrize("ranks", [1, 3, 8])
-def test_the_layer_with_experts_is_what_its_formula_says(ranks: int, layout: str) -> None:
-    plan = graphc.compile(LAYER, preset="small", cubins=False, ranks=ranks, layout=layout)
+@pytest.mark.parametrize(("ranks", "per_rank"), [(1, 0), (3, 0), (3, 5), (8, 0)])
+def test_the_layer_with_experts_is_what_its_formula_says(
+    ranks: int, per_rank: int, layout: str
+) -> None:
+    """Also where the last of three ranks has 2 experts, and the others 5 each."""
+    values: dict[str, Any] = {"ranks": ranks, "per_rank": per_rank, "layout": layout}
+    plan = graphc.compile(LAYER, preset="small", cubins=False, **values)
     inputs = random_inputs(plan, seed=ranks)
     with ReferenceGraph(plan) as graph:
         graph.bind(inputs)
@@ -145,7 +148,7 @@ def test_the_layer_with_experts_is_what_its_formula_says(ranks: int, layout: str
             for rank in range(ranks):
                 out = wide(graph[f"rank.{rank}/out"])
                 for token in range(int(inputs[f"rank.{rank}/tokens"][0])):
-                    row = layer_row(inputs, rank, token, ranks=ranks, top_k=3)
+                    row = layer_row(inputs, rank, token, local=per_rank or 4, top_k=3)
                     np.testing.assert_allclose(out[token], row, rtol=0.05, atol=0.02)
 
 

@@ -92,8 +92,11 @@ def test_a_stale_preparation_is_reported_and_nothing_is_computed(gpus: int) -> N
 
 @pytest.mark.parametrize("gpus", [1, pytest.param(2, marks=two)])
 @pytest.mark.parametrize("layout", ["token_major", "rank_major"])
-def test_the_layer_with_experts_means_its_reference(layout: str, gpus: int) -> None:
-    plan = graphc.compile(LAYER, preset="small", cubins=False, gpus=gpus, layout=layout)
+@pytest.mark.parametrize("split", [{}, {"per_rank": 5, "holders": 1}], ids=["even", "peer"])
+def test_the_layer_with_experts_means_its_reference(
+    split: dict[str, Any], layout: str, gpus: int
+) -> None:
+    plan = graphc.compile(LAYER, preset="small", cubins=False, gpus=gpus, layout=layout, **split)
     inputs = random_inputs(plan, seed=5)
     with ReferenceGraph(plan) as graph:
         graph.bind({name: value.copy() for name, value in inputs.items()})
@@ -109,4 +112,4 @@ def test_the_layer_with_experts_means_its_reference(layout: str, gpus: int) -> N
                 used = int(inputs[f"rank.{rank}/tokens"][0])
                 found = array(graph, rank, "out")[:used].astype(np.float32)
                 near = np.isclose(found, expected[:used].astype(np.float32), rtol=0.03, atol=0.01)
-                assert near.all(axis=1).mean() > 0.9  # where no other expert won
+                assert near.all(axis=1).sum() >= 0.9 * used  # where no other expert won
