@@ -25,7 +25,6 @@ from graphc.ir import (
     Op,
     Schedule,
     Signal,
-    Signalling,
 )
 from graphc.kernels.contract import Catalog, Contract
 from graphc.kernels.costs import contracts_of
@@ -272,11 +271,8 @@ class Demands:
         return self.places[access.region.buffer] != gpu
 
     def signalling(self, op: Op) -> Demand:
-        """A tiny kernel, or a memory node, which is on no multiprocessor."""
-        gpu, us = self.placed[op.device], self.profile.overhead.kernel_us
-        if self.schedule.sync is Signalling.MEMOPS:
-            return Demand(Kind.NONE, "none", gpu, us)
-        return Demand(Kind.NARROW, "sm", gpu, us, sms=1.0)
+        """A memory node, or a warp for which the products leave room: on no multiprocessor."""
+        return Demand(Kind.NONE, "none", self.placed[op.device], self.profile.overhead.kernel_us)
 
     def unknown(self, op: Op) -> Demand:
         """A fill, a function of another library, an opaque op: as long as its bytes take."""

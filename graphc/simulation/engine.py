@@ -15,8 +15,7 @@ An op starts when all that it waits for has ended, a latency later, and its engi
   (seen with kernels that write host memory: what waits behind such a kernel's neighbour waits for
   the kernel, too).
 
-- A kernel that awaits signals of other GPUs has its multiprocessor from its start until the last of
-  them has come.
+- What awaits signals of other GPUs keeps what it has from its start until the last one has come.
 
 What runs progresses at the rate of its slowest need: arithmetic by the multiprocessors that it has,
 its share of the memory, its share of each link that it passes (all shares fair: nobody gets less

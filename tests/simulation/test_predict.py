@@ -219,7 +219,7 @@ def test_only_specs_take_values() -> None:
 
 def test_a_divided_layer_waits_for_its_signals() -> None:
     one, divided = (full(route="host_copy", pieces=8, units=units) for units in ("one", "device"))
-    assert one.total_us < divided.total_us < 2 * one.total_us  # awaits hold multiprocessors
+    assert divided.total_us == pytest.approx(one.total_us, rel=0.05)  # awaits hold nothing up
     assert divided.launch_us < one.launch_us
     ran = list(zip(divided.orders.ops, divided.ran, strict=True))
     signals = {op.work.signal: each for op, each in ran if isinstance(op.work, Signal)}
