@@ -9,10 +9,9 @@ from typing import Any, TypeAlias
 from graphc.spec.faults import Faults
 from graphc.spec.model import EntrySpec, LayerSpec, OpSpec
 from graphc.spec.names import NAME
-from graphc.spec.values import holds
+from graphc.spec.values import holds, listed
 from graphc.text.diagnostics import Span, error
-from graphc.text.expr import evaluate
-from graphc.text.load import Site, kind
+from graphc.text.load import Site
 from graphc.text.suggest import did_you_mean
 
 STEP = "step"  # the entry of a spec that names none
@@ -98,20 +97,16 @@ def entries_of(
 def groups_named(
     entry: EntrySpec, at: Site, groups: Groups, scope: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    listed, span = entry.groups, at["groups"].span
-    if isinstance(listed, str):
-        listed = evaluate(listed.removeprefix("="), scope, span)
-    if not isinstance(listed, list):
-        raise error("bad-value", f"expected a list of groups, found {kind(listed)}", span)
-    for index, name in enumerate(listed):
-        where = at["groups"][index].span if isinstance(entry.groups, list) else span
+    names = listed(entry.groups, "groups", scope, at["groups"].span)
+    for index, name in enumerate(names):
+        where = at["groups"][index].span
         if name not in groups:
             known = ", ".join(groups) or "none"
             hint = did_you_mean(str(name), groups) or f"the groups are {known}"
             raise error("unknown-group", f"there is no group '{name}'", where, hint=hint)
-        if name in listed[:index]:
+        if name in names[:index]:
             raise error("bad-group", f"group '{name}' is in this entry already", where)
-    return tuple(listed)
+    return tuple(names)
 
 
 def after_of_entry(spec: LayerSpec, name: str, at: Site, faults: Faults) -> tuple[str, ...]:

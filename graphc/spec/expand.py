@@ -28,11 +28,11 @@ from graphc.spec.model import (
     UseSpec,
     repair,
 )
-from graphc.spec.names import NAME
+from graphc.spec.names import NAME, why_no_index
 from graphc.spec.values import holds
 from graphc.text.diagnostics import Note, Span, SpecError, error
 from graphc.text.explain import examine_with_repairs
-from graphc.text.expr import RESERVED, evaluate_count, evaluate_number, evaluate_word
+from graphc.text.expr import evaluate_count, evaluate_number, evaluate_word
 from graphc.text.load import Site, kind, read_yaml
 from graphc.text.suggest import did_you_mean
 
@@ -190,8 +190,7 @@ class Expander:
             self.drafts.append(self.draft(spec, site, context))
 
     def repeat(self, spec: RepeatSpec, site: Site, context: Context, *, is_wanted: bool) -> None:
-        if spec.index in context.scope or spec.index in RESERVED or not spec.index.isidentifier():
-            why = "it is in use" if spec.index in context.scope else "it is no name"
+        if (why := why_no_index(spec.index, context.scope)) is not None:
             raise error("bad-name", f"'{spec.index}' cannot be an index: {why}", site["index"].span)
         count = evaluate_count(spec.repeat, context.scope, site["repeat"].span)
         if not is_wanted or count == 0:

@@ -131,7 +131,7 @@ class Issuer:
                 text = "a hand-written schedule has every buffer once"
                 self.faults.mistake("bad-each", text, at["each"].key)
         buffers = Buffers(self.spec.devices, None, self.faults)
-        buffers.make_unused({n: d for n, d in names.items() if d and not d.spec.each}, set())
+        buffers.make_unused(names, set())
         self.buffers, self.absent = buffers.made, buffers.absent | buffers.failed
 
     def walk(self, entries: Any, site: Site, place: Place) -> None:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from graphc.spec.model import HeadSpec, LayerSpec
+from graphc.text.expr import RESERVED
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+def why_no_index(name: str, scope: Container[str]) -> str | None:
+    """Why the number of an iteration or of a rank cannot be called so; None if it can."""
+    if name in scope:
+        return "it is in use"
+    return "it is no name" if name in RESERVED or not name.isidentifier() else None
 
 
 def broken_names(spec: HeadSpec) -> set[str]:

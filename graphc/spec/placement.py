@@ -25,11 +25,10 @@ from graphc.spec.cuts import Cut, bounds_of, cut_named
 from graphc.spec.expand import Context, Draft
 from graphc.spec.faults import ITERATION, Faults
 from graphc.spec.model import GLOBALS, PlacementSpec
-from graphc.spec.values import ScheduleInForce
+from graphc.spec.values import ScheduleInForce, listed
 from graphc.text.diagnostics import Note, Span, error
 from graphc.text.expr import (
     Scope,
-    evaluate,
     evaluate_count,
     evaluate_number,
     evaluate_word,
@@ -217,12 +216,7 @@ def steps_of(route: Any, work: Transfer, routes: Mapping[str, RouteSpec]) -> lis
 def after_of(
     spec: PlacementSpec, site: Site, context: Context, op: Op, names: Mapping[str, Span]
 ) -> Iterator[str]:
-    listed = spec.after
-    if isinstance(listed, str):
-        listed = evaluate(listed.removeprefix("="), context.root, site.span)
-    if not isinstance(listed, list):
-        raise error("bad-value", f"expected a list of ops, found {kind(listed)}", site.span)
-    for index, name in enumerate(listed):
+    for index, name in enumerate(listed(spec.after, "ops", context.root, site.span)):
         span = site[index].span
         found = resolved(str(name), context, names)
         if found is None:

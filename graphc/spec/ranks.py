@@ -10,8 +10,9 @@ from typing import Any
 from graphc.spec.expand import Context, Declared, Rank
 from graphc.spec.faults import Faults
 from graphc.spec.model import LayerSpec, RankDevicesSpec
+from graphc.spec.names import why_no_index
 from graphc.text.diagnostics import error
-from graphc.text.expr import RESERVED, evaluate_count
+from graphc.text.expr import evaluate_count
 
 MOST_RANKS = 64
 
@@ -89,8 +90,7 @@ def ranks_of(spec: LayerSpec, scope: Mapping[str, Any], faults: Faults) -> Ranks
         return Ranks()
     at = spec.site["ranks"]
     name = spec.ranks.name
-    if name in scope or name in RESERVED or not name.isidentifier():
-        why = "it is in use" if name in scope else "it is no name"
+    if (why := why_no_index(name, scope)) is not None:
         text = f"'{name}' cannot be what a rank is called: {why}"
         faults.mistake("bad-name", text, at["name"].span)
     count = 1

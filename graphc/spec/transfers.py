@@ -13,7 +13,7 @@ from graphc.text.diagnostics import Note, Span, error
 from graphc.text.expr import Scope, evaluate_word
 from graphc.text.suggest import did_you_mean
 
-CONVERTIBLE = ("f32", "f16", "bf16")
+CONVERTIBLE = frozenset({"f32", "f16", "bf16"})
 
 
 def check_pair(source: Buffer, target: Buffer, span: Span) -> None:
@@ -33,7 +33,7 @@ def check_pair(source: Buffer, target: Buffer, span: Span) -> None:
         if source.shape == target.shape:
             text = f"the rows of '{source.name}' and '{target.name}' follow the count differently"
         raise error("wrong-shape", text, span, notes=notes)
-    if source.dtype != target.dtype and not {source.dtype, target.dtype} <= set(CONVERTIBLE):
+    if not can_become(source.dtype, target.dtype):
         text = f"{source.dtype} of '{source.name}' cannot become {target.dtype}"
         raise error("wrong-dtype", text, span, notes=notes)
 
@@ -75,7 +75,11 @@ def wire_of(
                 hint="leave wire out, or move the floats in a transfer of their own",
             )
         for end in (source, target):
-            if end.dtype != name and not {end.dtype, name} <= set(CONVERTIBLE):
+            if not can_become(end.dtype, name):
                 text = f"'{end.name}' is {end.dtype}, which cannot travel as {name}"
                 raise error("bad-wire", text, span, notes=[Note("declared here", end.span)])
     return str(name)
+
+
+def can_become(dtype: str, other: str) -> bool:
+    return dtype == other or {dtype, other} <= CONVERTIBLE

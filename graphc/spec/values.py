@@ -293,6 +293,14 @@ def holds(condition: bool | str, scope: Mapping[str, Any], span: Span) -> bool:
     return bool(evaluate(condition.removeprefix("="), scope, span))
 
 
+def listed(names: list[str] | str, what: str, scope: Mapping[str, Any], span: Span) -> list[Any]:
+    """The ops or groups (``what``) of a list, or of an expression that gives one."""
+    found = evaluate(names.removeprefix("="), scope, span) if isinstance(names, str) else names
+    if not isinstance(found, list):
+        raise error("bad-value", f"expected a list of {what}, found {kind(found)}", span)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduleInForce:
     """The schedule section, or the file in its place, with single values overridden."""
