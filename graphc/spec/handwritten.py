@@ -55,7 +55,7 @@ from graphc.spec.expand import Declared
 from graphc.spec.faults import Faults
 from graphc.spec.flow import check_flow
 from graphc.spec.model import HandSpec, OpaqueSpec
-from graphc.spec.names import NAME
+from graphc.spec.names import NAME, why_no_index
 from graphc.spec.values import holds
 from graphc.text.diagnostics import Note, Span, error
 from graphc.text.expr import check_expression, evaluate, evaluate_count
@@ -172,8 +172,8 @@ class Issuer:
             raise error("bad-issue", text, site["for"].span, hint="write for: {i: pieces}")
         ((index, extent),) = head.items()
         at = site["for"][index]
-        if index in place.scope or not index.isidentifier():
-            raise error("bad-name", f"'{index}' cannot be an index: it is in use", at.key)
+        if (why := why_no_index(index, place.scope)) is not None:
+            raise error("bad-name", f"'{index}' cannot be an index: {why}", at.key)
         if isinstance(extent, bool) or not isinstance(extent, int | str):
             raise error("bad-value", f"expected a number, found {kind(extent)}", at.span)
         count = int(evaluate_count(extent, place.scope, at.span))
