@@ -1,7 +1,12 @@
 """The peer layer on two GPUs as one graph and as a graph a device, in alternating rounds.
 
     python benchmarks/units.py wall    --out rows.jsonl     replays and launches
+    python benchmarks/units.py wall    --one-gpu ...        the same without a second GPU
     python benchmarks/units.py replays --out rows.jsonl     50,000 replays that feed each other
+
+With ``--one-gpu`` both units are on one GPU, which a user is refused: they may come to wait for
+each other for ever (memory nodes do, and so does ``host_copy``). Where they do not, it shows what
+signals and awaits cost beside the products, without a link: use it with ``--expert-blocks 66``.
 
 Every candidate must leave the bits of one graph in one piece before it is timed. A row of ``wall``
 is one candidate in one round: ``us`` is the median of some replays, each between two events on the
@@ -15,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import time
@@ -27,7 +33,7 @@ import torch
 from peer_layer import SPEC, Candidate, Inputs, bits, candidate, ready
 
 import graphc
-from graphc.backends.cuda import CudaGraph
+from graphc.backends.cuda import CudaGraph, session
 from graphc.gpu.probe import doctor_facts
 from graphc.inputs import random_inputs
 
@@ -157,13 +163,17 @@ def main() -> None:
     parser.add_argument("--replays", type=int, default=5)
     parser.add_argument("--number", type=int, default=50_000)
     parser.add_argument("--expert-blocks", type=int, default=0, help="0: all multiprocessors")
+    parser.add_argument("--one-gpu", action="store_true")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.one_gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+        session.check_apart = lambda *_: None  # type: ignore[assignment]
 
     machine = doctor_facts(with_rates=False)
     facts = {
         "gpu": machine.gpus[0].name,
-        "gpus": len(machine.gpus),
+        "gpus": 1 if options.one_gpu else len(machine.gpus),
         "driver": machine.driver,
         "nvrtc": machine.nvrtc,
         "preset": options.preset if options.what == "wall" else "small",
