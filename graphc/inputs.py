@@ -11,6 +11,7 @@ the count leaves unused are poison: 0xFF bytes, which floats read as NaN and sig
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import log2, prod
 from typing import Any
@@ -23,7 +24,8 @@ from graphc.backends.binding import check_count
 from graphc.dtypes import dtype
 from graphc.ir import Buffer, Program, Role
 from graphc.plan import Plan
-from graphc.text.diagnostics import no_memory
+from graphc.text.diagnostics import UsageError, no_memory
+from graphc.text.suggest import did_you_mean
 
 FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT, Role.STATE)
 BINADES = 2  # bits of the exponent that vary
@@ -43,27 +45,46 @@ FLOAT_LAYOUT = {
 
 
 def random_inputs(
-    plan: Plan | Program, *, seed: int = 0, count: int | None = None
+    plan: Plan | Program,
+    *,
+    seed: int = 0,
+    count: int | None = None,
+    null: Collection[str] = (),
 ) -> dict[str, NDArray[Any]]:
-    """An array for every buffer that the caller fills, optional ones excepted.
+    """An array for every buffer that the caller fills, but for those of ``null``.
 
-    All variants of a plan have the same such buffers.
+    These are names of optional buffers; one without a rank or iteration is that of all. A
+    ``UsageError`` says of another name that it is none of them. All variants of a plan have the
+    same such buffers.
     """
     program = plan if isinstance(plan, Program) else plan.variants[0].schedule.program
     rows = None if count is None else check_count(program, count)
+    buffers = filled_buffers(program)
+    absent = {name for each in null for name in optional_named(each, buffers)}
     return {
         buffer.name: random_array(buffer, seed=seed, count=rows)
-        for buffer in filled_buffers(program)
+        for buffer in buffers
+        if buffer.name not in absent
     }
 
 
 def filled_buffers(program: Program) -> list[Buffer]:
-    """The buffers that the caller fills, optional ones excepted."""
+    """The buffers that the caller fills, those that may stay unbound among them."""
     return [
-        each
-        for each in program.buffers.values()
-        if each.role in FILLED and not each.is_optional and each.overlay is None
+        each for each in program.buffers.values() if each.role in FILLED and each.overlay is None
     ]
+
+
+def optional_named(name: str, buffers: Iterable[Buffer]) -> list[str]:
+    """The optional buffers of that name, of all ranks and iterations if it names none."""
+    optional = [each.name for each in buffers if each.is_optional]
+    found = [each for each in optional if name in (each, each.rsplit("/", 1)[-1])]
+    if not found:
+        known = dict.fromkeys(each.rsplit("/", 1)[-1] for each in optional)
+        there_are = f"there are {', '.join(known)}" if known else "there is none"
+        hint = did_you_mean(name, known) or there_are
+        raise UsageError(f"'{name}' is no optional input, so it cannot be null: {hint}")
+    return found
 
 
 def random_array(buffer: Buffer, *, seed: int = 0, count: int | None = None) -> NDArray[Any]:

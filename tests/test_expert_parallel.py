@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,14 @@ from expert_parallel_runs import SPEC, array, compiled, named, run_case
 
 import graphc
 from graphc.backends.reference import ReferenceGraph
+from graphc.bits import digest
 from graphc.cli.guard import guarded
 from graphc.inputs import random_inputs
 from graphc.resources import shipped
 from graphc.text.diagnostics import SpecError, UsageError
 
 LAYER = shipped("specs") / "moe_ep.yaml"
+TOKENS = ("rank.0/tokens", "rank.1/tokens")
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=str)
@@ -69,35 +72,81 @@ def test_units_change_nothing(units: str, replays_: str) -> None:
         run_case(case, graph)
 
 
-@pytest.mark.parametrize("layout", AXES["layout"])
-@pytest.mark.parametrize("ranks", [1, 5, 64])
-def test_what_a_run_makes_up_is_routed_as_the_oracle_says(ranks: int, layout: str) -> None:
-    plan = graphc.compile(SPEC, preset="small", cubins=False, ranks=ranks, layout=layout)
-    made = random_inputs(plan)
+def job_of(made: dict[str, Any], *, ranks: int, layout: str) -> Job:
+    """The job of made-up inputs of the preset ``small``."""
     given = {
-        name: [made[f"rank.{rank}/{name}"] for rank in range(ranks)]
-        for name in ("x", "topk", "tokens")
+        name: [made.get(f"rank.{rank}/{name}") for rank in range(ranks)]
+        for name in ("x", "topk", "topk_w", "tokens")
     }
-    numbers = [int(each[0]) for each in given["tokens"]]
-    is_expert = [(ids >= 0) & (ids < 3 * ranks) for ids in given["topk"]]
-    assert 0.8 < np.mean(is_expert) < 1
-    job = Job(
+    return Job(
         x=[each.view(np.uint16) for each in given["x"]],
         ids=given["topk"],
-        weights=None,
-        tokens=numbers,
+        weights=given["topk_w"] if given["topk_w"][0] is not None else None,
+        tokens=[int(each[0]) for each in given["tokens"]],
         experts=3 * ranks,
         layout=layout,
         stride=8,
         is_fp8=False,
     )
+
+
+@pytest.mark.parametrize("null", [(), ("topk_w",)])
+@pytest.mark.parametrize("layout", AXES["layout"])
+@pytest.mark.parametrize("ranks", [1, 5, 64])
+def test_what_a_run_makes_up_is_routed_as_the_oracle_says(
+    ranks: int, layout: str, null: tuple[str, ...]
+) -> None:
+    plan = graphc.compile(SPEC, preset="small", cubins=False, ranks=ranks, layout=layout)
+    made = random_inputs(plan, null=null)
+    job = job_of(made, ranks=ranks, layout=layout)
+    assert (job.weights is None) == bool(null)
+    assert 0.8 < np.mean([(ids >= 0) & (ids < 3 * ranks) for ids in job.ids]) < 1
     with ReferenceGraph(plan) as graph:
         graph.bind(made)
         graph.launch()
         for rank, each in enumerate(expected(job)):
-            out = array(graph, rank, "out")[: numbers[rank]].view(np.uint16)
+            out = array(graph, rank, "out")[: job.tokens[rank]].view(np.uint16)
             assert np.array_equal(out, np.array(each.out).reshape(out.shape))
             assert array(graph, rank, "received").tolist() == each.received
+
+
+@pytest.mark.parametrize("null", [[], ["topk_w"], ["rank.0/topk_w", "rank.1/topk_w"]])
+def test_the_command_gives_optional_weights_or_leaves_them_null(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, null: list[str]
+) -> None:
+    plan = graphc.compile(SPEC, preset="small", cubins=False, capacity=8)
+    every = np.array([8], np.int32)
+    np.save(tmp_path / "tokens.npy", every)
+    made = random_inputs(plan, seed=7, null=null) | dict.fromkeys(TOKENS, every)
+    words = [f"--input={name}={tmp_path / 'tokens.npy'}" for name in TOKENS]
+    words += [f"--null={name}" for name in null]
+    words += ["--preset=small", "--set=capacity=8", "--seed=7", "--backend=reference", "--json"]
+    assert guarded(["run", str(SPEC), *words]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["null"] == null
+    for rank, each in enumerate(expected(job_of(made, ranks=2, layout="token_major"))):
+        assert told["outputs"][f"rank.{rank}/out"]["digest"] == digest(np.array(each.out))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--null=topkw"], "'topkw' is no optional input, so it cannot be null: did you mean"),
+        (["--null=x"], "'x' is no optional input, so it cannot be null: there are topk_w"),
+        (["--null=topk_w", "--set=meta=false"], "so it cannot be null: there is none"),
+        (
+            ["--null=topk_w", "--input=rank.1/topk_w={}"],
+            "--input gives 'rank.1/topk_w' an array, --null none: which?",
+        ),
+    ],
+)
+def test_what_cannot_be_null_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], message: str
+) -> None:
+    np.save(tmp_path / "w.npy", np.zeros((16, 4), np.float32))
+    words = [each.format(tmp_path / "w.npy") for each in words]
+    assert guarded(["run", str(SPEC), "--preset=small", "--backend=reference", *words]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_the_command_runs_it_on_many_ranks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from graphc.dtypes import DTYPES, dtype
 from graphc.inputs import random_array, random_inputs
 from graphc.ir import Buffer, Program, Role
+from graphc.text.diagnostics import UsageError
 
 
 @pytest.mark.parametrize(("kind", "total"), [("f64", 9999), ("f32", 70_001), ("f16", 8192)])
@@ -61,11 +62,36 @@ def test_rows_that_are_not_in_use_are_poison() -> None:
 
 
 def test_only_what_the_caller_fills_gets_values() -> None:
-    buffers = {role.value: Buffer(role.value, "g0", "f32", (4,), role=role) for role in Role} | {
-        "maybe": Buffer("maybe", "g0", "f32", (4,), role=Role.INPUT, is_optional=True)
-    }
+    buffers = {role.value: Buffer(role.value, "g0", "f32", (4,), role=role) for role in Role}
     made = random_inputs(Program("p", ("g0",), buffers, ()))
     assert set(made) == {"input", "inout", "weight", "state"}
+
+
+def optional(*names: str) -> Program:
+    buffers = [Buffer(each, "g0", "f32", (4,), role=Role.INPUT, is_optional=True) for each in names]
+    buffers += [Buffer("x", "g0", "f32", (4,), role=Role.INPUT), Buffer("w", "g0", "f32", (4,))]
+    return Program("p", ("g0",), {each.name: each for each in buffers}, ())
+
+
+def test_optional_buffers_get_values_but_for_those_that_are_to_be_null() -> None:
+    program = optional("rank.0/w", "rank.1/w", "s")
+    assert {*random_inputs(program)} == {"rank.0/w", "rank.1/w", "s", "x"}
+    assert {*random_inputs(program, null=["w"])} == {"s", "x"}
+    assert {*random_inputs(program, null=["rank.1/w", "s"])} == {"rank.0/w", "x"}
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "hint"),
+    [
+        (optional("rank.0/weight", "rank.1/weight", "s"), "wieght", r"did you mean 'weight'\?"),
+        (optional("rank.0/weight", "rank.1/weight", "s"), "rank.2/q", "there are weight, s"),
+        (optional("s"), "x", "there are s"),
+        (optional(), "x", "there is none"),
+    ],
+)
+def test_only_optional_buffers_can_be_null(program: Program, name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"^'{name}' is no optional input, .* null: {hint}$"):
+        random_inputs(program, null=[name])
 
 
 def test_an_empty_buffer_gets_an_empty_array() -> None:

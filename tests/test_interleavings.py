@@ -38,6 +38,8 @@ class Callers:
             for name, buffer in schedule.program.buffers.items()
         }
         self.brought = [self.inputs(number) for number in range(launches)]
+        # Memory for all of it: an optional buffer has none of its own.
+        graph.bind({name: value.copy() for name, value in self.brought[0].items()})
 
     def inputs(self, seed: int) -> dict[str, Any]:
         """All but state, which is the caller's only while all units are idle."""

@@ -269,6 +269,14 @@ def run(
             "--input", metavar="NAME=FILE", help="Take an input from a .npy file. Repeatable."
         ),
     ] = None,
+    null: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Leave an optional input unbound, of all ranks and iterations if it names none. "
+            "Repeatable.",
+        ),
+    ] = None,
     entries: Annotated[
         list[str] | None,
         typer.Option(
@@ -294,9 +302,10 @@ def run(
 ) -> int:
     """Run it on random inputs; compare schedules bit for bit.
 
-    Inputs follow from --seed and the names of the buffers alone: floats that are distinct in every
-    element as far as their type can tell that many apart, weights scaled down by their width,
-    integers a permutation of 0, 1, 2, ...; rows that --count leaves unused are poison.
+    Inputs, optional ones too, follow from --seed and the names of the buffers alone: floats that
+    are distinct in every element as far as their type can tell that many apart, weights scaled
+    down by their width, integers a permutation of 0, 1, 2, ...; rows that --count leaves unused
+    are poison.
 
     \b
     Examples:
@@ -317,6 +326,7 @@ def run(
         seed=seed,
         compare=tuple(compare or ()),
         arrays=tuple(arrays or ()),
+        null=tuple(null or ()),
         entries=tuple(entries or ()),
         has_timings=timings,
         svg=svg,

@@ -43,6 +43,7 @@ class RunOptions:
     seed: int
     compare: tuple[str, ...]
     arrays: tuple[str, ...]
+    null: tuple[str, ...]
     entries: tuple[str, ...]
     has_timings: bool
     svg: Path | None
@@ -107,7 +108,7 @@ def values_of(words: str) -> dict[str, Value]:
 
 
 class Inputs:
-    """The inputs of a run: those of files, the rest from the seed."""
+    """The inputs of a run: those of files, the rest from the seed, but for what is to be null."""
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
@@ -121,7 +122,12 @@ class Inputs:
         for name in self.files:
             if name not in program.buffers:
                 raise unknown_buffer(name, program.buffers)
-        made = random_inputs(program, seed=self.options.seed, count=self.options.count)
+        made = random_inputs(
+            program, seed=self.options.seed, count=self.options.count, null=self.options.null
+        )
+        for name in self.files:
+            if program.buffers[name].is_optional and name not in made:
+                raise UsageError(f"--input gives '{name}' an array, --null none: which?")
         return {**made, **{name: array.copy() for name, array in self.files.items()}}
 
 
@@ -264,6 +270,7 @@ def facts(this: Ran, compared: Sequence[Compared], options: RunOptions) -> dict[
         "routes": this.routes,
         "params": dict(this.plan.params),
         "seed": options.seed,
+        "null": list(options.null),
         "count": options.count,
         "repeats": options.repeats,
         "entries": list(this.entries),

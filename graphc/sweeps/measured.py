@@ -43,8 +43,8 @@ class Measured:
         self.rounds, self.replays = int(job.settings["rounds"]), int(job.settings["replays"])
         self.graph = self.made(job.baseline)
         self.basis = Basis.WALL if is_reference(self.graph) else Basis.MEASURED
-        self.filled = {each.name: each for each in filled_buffers(self.graph.program)}
         self.graph.bind(self.inputs())
+        self.filled = self.brought(self.graph)
         written = written_buffers(self.graph.program)
         self.fresh = {name: copied(self.graph, name) for name in self.filled if name in written}
         self.expected = self.run(self.graph)
@@ -108,9 +108,17 @@ class Measured:
             raise
         graph.close()
 
+    def brought(self, graph: Graph) -> dict[str, Buffer]:
+        """What the caller fills of a graph, as far as the baseline is bound to it."""
+        return {
+            each.name: each
+            for each in filled_buffers(graph.program)
+            if not each.is_optional or is_bound(self.graph, each.name)
+        }
+
     def misfit(self, graph: Graph) -> str | None:
         """What the candidate is bound with, or leaves, that the baseline does not have alike."""
-        own = {each.name: each for each in filled_buffers(graph.program)}
+        own = self.brought(graph)
         own |= {each.name: each for each in output_buffers(graph.program)}
         base = {**self.filled, **{each.name: each for each in output_buffers(self.graph.program)}}
         for name in {**own, **base}:
@@ -211,6 +219,15 @@ class Measured:
 
     def close(self) -> None:
         self.graph.close()
+
+
+def is_bound(graph: Graph, name: str) -> bool:
+    """Whether an optional buffer is there, and something is bound to it."""
+    try:
+        graph[name]
+    except UsageError:
+        return False
+    return True
 
 
 def is_reference(graph: Graph) -> bool:

@@ -13,6 +13,7 @@ from sweep_cases import extern_spec
 
 import graphc
 from graphc.backends.cuda import CudaGraph
+from graphc.inputs import random_inputs
 from graphc.sweeps import measured as measuring
 from graphc.sweeps.job import Job
 from graphc.sweeps.measured import Measured
@@ -212,6 +213,25 @@ def test_a_function_of_inputs_that_is_at_fault_is_named(
     with pytest.raises(UsageError, match=message) as caught:
         evaluator(echo, inputs=f"test_sweep_measured:{function}")
     assert f"'test_sweep_measured:{function}'" in str(caught.value)
+
+
+@pytest.mark.parametrize(("function", "is_bound"), [(None, True), ("all_but_weights", False)])
+def test_an_optional_input_is_bound_to_candidates_if_it_is_to_the_baseline(
+    function: str | None, is_bound: bool
+) -> None:
+    inputs = {"inputs": f"test_sweep_measured:{function}"} if function else {}
+    settings = {"backend": "reference", "rounds": 1, "replays": 1, "seed": 0, **inputs}
+    fixed = {"hidden": 8, "experts": 4, "top_k": 2, "capacity": 4, "active": 4}
+    job = Job("ep_throughput", measuring.EVALUATOR, fixed, settings=settings)
+    found = Measured(job)
+    assert ("rank.0/topk_w" in found.filled) == is_bound
+    row = found.evaluate({"schedule.dispatch.pieces": 2})
+    assert row.status is Status.OK, row.reason
+    found.close()
+
+
+def all_but_weights(graph: Any) -> dict[str, Any]:
+    return random_inputs(graph.program, null=["topk_w"])
 
 
 def raises(graph: Any) -> Any:
