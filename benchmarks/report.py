@@ -213,17 +213,30 @@ def simulated() -> Iterator[str]:
 
 def units() -> Iterator[str]:
     """The layer in one graph and in two, by route and pieces; ratios are to one graph."""
+    return unit_ratios("units", {"flags": "us", "memops": "us", "flags, free": "back_us"})
+
+
+def units_one_gpu() -> Iterator[str]:
+    return unit_ratios("units_one_gpu", {"flags": "us", "flags, free": "back_us"})
+
+
+def units_one_gpu_before() -> Iterator[str]:
+    return unit_ratios("units_one_gpu_before", {"flags": "us"})
+
+
+def unit_ratios(results: str, ways: dict[str, str]) -> Iterator[str]:
+    """A column for each division, with what of it is compared with one graph."""
     found: dict[tuple[str, int], dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
-    for row in rows_of("units"):
+    for row in rows_of(results):
         if row["what"] == "wall":
             found[row["route"], row["pieces"]][row["division"]][row["round"]] = row
-    yield "| route, pieces | one graph, ms | flags | memops | flags, free: back to back |"
-    yield "| --- | --- | --- | --- | --- |"
+    heads = (f"{name}: back to back" if us == "back_us" else name for name, us in ways.items())
+    yield f"| route, pieces | one graph, ms | {' | '.join(heads)} |"
+    yield "| --- " * (2 + len(ways)) + "|"
     for (route, pieces), divisions in found.items():
         ms = median(row["us"] for row in divisions["one graph"].values()) / 1e3
-        flags, memops = (times_one(divisions, name, "us") for name in ("flags", "memops"))
-        free = times_one(divisions, "flags, free", "back_us")
-        yield f"| {route}, {pieces} | {ms:.2f} | {flags:.2f} | {memops:.2f} | {free:.2f} |"
+        ratios = " | ".join(f"{times_one(divisions, *each):.2f}" for each in ways.items())
+        yield f"| {route}, {pieces} | {ms:.2f} | {ratios} |"
 
 
 def times_one(divisions: dict[str, dict[int, Row]], name: str, what: str) -> float:
@@ -243,6 +256,19 @@ def unit_launches() -> Iterator[str]:
         names = ("one graph", "flags", "flags, free", "memops")
         us = " | ".join(f"{median(divisions[name]):.0f}" for name in names)
         yield f"| {route}, {pieces} | {us} |"
+
+
+def room() -> Iterator[str]:
+    """Signals while products run, and products while an await polls."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows_of("signal_room"):
+        found[row["product"], row["what"]][row["contestant"]].append(row["us"])
+    yield "| product | measured, us | alone | with room | without |"
+    yield "| --- | --- | --- | --- | --- |"
+    told = {"signal": "a signal's way to the host", "await": "the products beside an await"}
+    for (product, what), us in found.items():
+        medians = " | ".join(f"{median(us[name]):.0f}" for name in ("alone", "room", "no room"))
+        yield f"| {product} | {told[what]} | {medians} |"
 
 
 def unit_replays() -> Iterator[str]:
@@ -328,6 +354,9 @@ TABLES = {
     "expert_parallel": expert_parallel,
     "peer_rates": peer_rates,
     "units": units,
+    "units_one_gpu": units_one_gpu,
+    "units_one_gpu_before": units_one_gpu_before,
+    "room": room,
     "unit_launches": unit_launches,
     "unit_replays": unit_replays,
     "sweep": sweep,
