@@ -123,7 +123,7 @@ def replay_rows(route: str, division: str, number: int, every: int) -> Iterator[
         graphc.compile(SPEC, pieces=8, compute=2, **values, **DIVISIONS[division]),
         graphc.compile(SPEC, pieces=1, compute=1, **values),
     ]
-    graphs = [plan.instantiate("cuda", devices=[0, 1]) for plan in plans]
+    graphs = [plan.instantiate("cuda") for plan in plans]
     tokens = int(plans[0].params["tokens"])
     chosen = np.random.default_rng(1)
     start = time.perf_counter()
