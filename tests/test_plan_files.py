@@ -99,6 +99,32 @@ def test_a_value_that_was_changed_is_seen(saved: dict[str, str], tmp_path: Path)
     refused(tmp_path, saved["capture"][:-1], "the file was changed or damaged|Invalid")
 
 
+def row_of_another(plan: dict[str, Any]) -> None:
+    """An op takes another row of a buffer than its accesses say."""
+    for op in schedule_of(plan)["program"]["ops"]:
+        if any(each["rows"]["kind"] == "row" for each in op["accesses"]):
+            op["work"]["scalars"]["rank"] += 1
+            return
+    raise AssertionError("no op takes a row")
+
+
+def without_a_guard(plan: dict[str, Any]) -> None:
+    next(each for each in plan["images"].values() if each["is_guarded"])["is_guarded"] = False
+
+
+def other_source(plan: dict[str, Any]) -> None:
+    next(iter(plan["images"].values()))["source"] += "// more\n"
+
+
+@pytest.mark.parametrize("change", [row_of_another, without_a_guard, other_source])
+def test_a_change_by_hand_that_no_proof_looks_at_is_seen(tmp_path: Path, change: Change) -> None:
+    small("ep_throughput", prepare="explicit").save(tmp_path / "exchange")
+    plan = json.loads((tmp_path / "exchange").read_text())
+    assert json.dumps(plan, indent=1) == (tmp_path / "exchange").read_text()
+    change(plan)
+    refused(tmp_path, json.dumps(plan, indent=1), "the file was changed or damaged")
+
+
 def test_a_plan_is_not_saved_over_a_folder(tmp_path: Path) -> None:
     plan = small(layers=1)
     for path in (".", "/", tmp_path):
