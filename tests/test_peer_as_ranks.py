@@ -167,6 +167,11 @@ def test_a_last_rank_with_none_or_too_many_experts_is_told(per_rank: int, left: 
     assert problem.message.startswith(said)
 
 
+def test_more_ranks_with_tokens_than_there_are_is_told() -> None:
+    with pytest.raises(SpecError, match=r"holders \(3\) is above ranks \(2\)"):
+        graphc.check(RANKS, preset="small", holders=3)
+
+
 def test_the_command_runs_it_with_the_tokens_on_one_rank(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,5 +194,6 @@ def test_the_peer_layers_size_is_proven() -> None:
     other = graphc.compile(PEER, cubins=False)
     assert [plan.params[name] for name in sizes] == [other.params[name] for name in sizes]
     assert plan.params["capacity"] == other.params["tokens"]
+    assert [plan.params[name] for name in ("ranks", "gpus", "holders")] == [2, 2, 1]
     ((_, proof),) = graphc.check(RANKS, preset="peer", units="device", launch="free")
     assert (proof.units, proof.awaits, proof.handshakes) == (2, 6, 0)
