@@ -22,14 +22,13 @@ from numpy.typing import NDArray
 
 from graphc.backends.binding import check_count
 from graphc.dtypes import dtype
-from graphc.ir import Buffer, Program, Role
+from graphc.ir import POISON, Buffer, Program, Role
 from graphc.plan import Plan
 from graphc.text.diagnostics import UsageError, no_memory
 from graphc.text.suggest import did_you_mean
 
 FILLED = (Role.INPUT, Role.INOUT, Role.WEIGHT, Role.STATE)
 BINADES = 2  # bits of the exponent that vary
-POISON = 0xFF
 ODD_SHARE = 1 / 16
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # spreads small numbers over 64 bits
 AT_ONCE = 1 << 18  # elements that are made together, so that making them takes no more memory

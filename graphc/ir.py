@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
 MAPPED = "host"  # the memory that the host and every device see; never a device's name
+# Every byte of what nobody wrote: each float type reads it as NaN, each signed integer as -1.
+POISON = 0xFF
 HOST = "host"  # the actor of a hand-written schedule that issues and runs host steps
 
 

@@ -45,6 +45,7 @@ from graphc.backends.status import raise_all, statuses
 from graphc.dtypes import dtype
 from graphc.gpu.cupti import Recorder
 from graphc.ir import (
+    POISON,
     Access,
     Allocation,
     Await,
@@ -71,7 +72,6 @@ from graphc.text.suggest import did_you_mean
 Array = NDArray[Any]
 Argument = Array | tuple[Array | None, ...] | None
 PIECE_NAMES = ("lo", "hi", "piece", "count")
-POISON = 0xFF  # every float type reads it as NaN, every signed integer as -1
 
 
 class ReferenceGraph(OneOfAKind):

@@ -14,7 +14,7 @@ from small_plan import KERNELS, expected, small_plan
 from graphc.backends.cuda import CudaGraph
 from graphc.backends.cuda.readback import read_back
 from graphc.gpu.protocol import CopyCall, FillCall
-from graphc.ir import Emit, Extern, Opaque, Wait
+from graphc.ir import POISON, Emit, Extern, Opaque, Wait
 from graphc.plan import Plan
 from graphc.text.diagnostics import CompilerBug, CudaError, SpecError, UsageError
 
@@ -64,6 +64,16 @@ def test_the_count_changes_from_launch_to_launch(driver: Any, emit: Emit, pieces
             used = 10 if count is None else count
             assert np.array_equal(graph["out"].numpy()[:used], expected(X)[:used])
             assert not graph["out"].numpy()[used:].any()
+
+
+def test_what_nobody_wrote_of_an_output_is_poison_as_on_the_reference(driver: Any) -> None:
+    """So digests of one run are those of the next, and of the other backend."""
+    with make(driver) as graph:
+        graph.bind(x=X)
+        graph.launch(count=4)
+        found = np.asarray(graph["out"])
+        assert np.array_equal(found[:4], expected(X)[:4])
+        assert (found[4:].view(np.uint8) == POISON).all()
 
 
 def test_an_unchanged_launch_is_one_driver_call(driver: Any) -> None:

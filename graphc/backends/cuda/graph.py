@@ -57,14 +57,13 @@ from graphc.gpu import open_driver
 from graphc.gpu.cupti import Cupti, Recorder, has_cupti
 from graphc.gpu.probe import current, peer_facts
 from graphc.gpu.protocol import Driver
-from graphc.ir import MAPPED, Buffer, Program, Role, Schedule
+from graphc.ir import MAPPED, POISON, Buffer, Program, Role, Schedule
 from graphc.machine import Machine, place_devices
 from graphc.plan import WAIT_LIMIT_S, Plan, Variant
 from graphc.text.diagnostics import CudaError, UsageError
 
 NO_CONTEXT = -1  # which is never current
 LARGEST_DEFAULT_STREAM = 2  # handles 0, 1, 2 are the default streams of the current context
-POISON = 0xFF
 LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 from graphc.gpu.probe import current, numa_node
 from graphc.gpu.protocol import DeviceFacts, Driver, FillCall
-from graphc.ir import MAPPED, Allocation, Buffer, Role, Schedule, Slot
+from graphc.ir import MAPPED, POISON, Allocation, Buffer, Role, Schedule, Slot
 from graphc.text.diagnostics import CudaError
 
 SMALLEST = 256  # bytes: empty buffers have an address too
 DEFAULT_STREAM = 0  # of the current context
+# What may be read though nobody wrote it: state goes on from there, a status says nothing yet.
+FIRST_BYTES = {Role.STATE: 0, Role.STATUS: 0, Role.OUTPUT: POISON}
 
 
 @dataclass(slots=True)
@@ -117,21 +119,22 @@ class DeviceMemory:
         is_mapped = allocation.device == MAPPED
         pointer = (self.mapped if is_mapped else self.on_device)(allocation, nbytes)
         self.owned[allocation.name] = pointer
-        if allocation.name not in self.begin_at_zero():
+        value = self.first_bytes().get(allocation.name)
+        if value is None:
             return
         if is_mapped:
-            ctypes.memset(pointer, 0, nbytes)
+            ctypes.memset(pointer, value, nbytes)
             return
         with current(self.driver, self.gpus[allocation.device].context):
-            self.driver.fill(FillCall(pointer, 0, 1, nbytes), DEFAULT_STREAM)
+            self.driver.fill(FillCall(pointer, value, 1, nbytes), DEFAULT_STREAM)
             self.driver.synchronize_context()
 
-    def begin_at_zero(self) -> set[str]:
-        """Allocations of what is read before it is written: state, and what a status says."""
+    def first_bytes(self) -> dict[str, int]:
+        """Allocation -> what its bytes are at first, where a caller may read what nobody wrote."""
         return {
-            slot.allocation
+            slot.allocation: FIRST_BYTES[buffer.role]
             for buffer, slot in self.slots()
-            if buffer.role in (Role.STATE, Role.STATUS)
+            if buffer.role in FIRST_BYTES
         }
 
     def on_device(self, allocation: Allocation, nbytes: int) -> int:
