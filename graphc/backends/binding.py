@@ -67,7 +67,11 @@ def is_closed_error(name: str) -> UsageError:
 
 
 def unknown_buffer(name: object, buffers: Iterable[str]) -> UsageError:
-    hint = did_you_mean(name, buffers) if isinstance(name, str) else None
+    hint = None
+    if isinstance(name, str):
+        each = [key for key in buffers if key.endswith(f"/{name}")]
+        several = f"there is one for each of {len(each)}: '{each[0]}' ..." if each else None
+        hint = several or did_you_mean(name, buffers)
     return UsageError(f"no buffer is named '{name}'" + (f": {hint}" if hint else ""))
 
 

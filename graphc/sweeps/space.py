@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -12,6 +12,7 @@ from typing import Any
 
 from graphc.spec.faults import Faults
 from graphc.spec.model import GLOBALS, LayerSpec, PlacementSpec, load_spec
+from graphc.spec.names import written_ops
 from graphc.spec.values import Given, is_schedule_name, read_schedule_file, set_by, values_of
 from graphc.sweeps.axes import Axis
 from graphc.sweeps.job import Job, laid_over, path_of
@@ -100,7 +101,7 @@ def check_names(job: Job, axes: tuple[Axis, ...]) -> None:
         if axis.path in names or axis.name in spec.params:
             continue
         op, dot, field = axis.path.rpartition(".")
-        known = list(ops_of(spec.site.document.data.get("ops")))
+        known = list(written_ops(spec.site.document.data))
         is_cut = op == "cuts" and field in spec.cuts
         is_used = "/" in op and op.partition("/")[0] in known  # of a file of ops: compiling tells
         if dot and (is_cut or ((op in known or is_used) and field in ENTRY)):
@@ -114,12 +115,3 @@ def check_names(job: Job, axes: tuple[Axis, ...]) -> None:
         raise UsageError(
             f"axis '{axis.name}' is no param of '{spec.name}', and no value of its schedule: {hint}"
         )
-
-
-def ops_of(ops: Any) -> Iterator[str]:
-    """The names of the ops of a file, as its schedule calls them."""
-    for each in ops if isinstance(ops, list) else ():
-        if isinstance(each, dict):
-            if isinstance(each.get("name"), str):
-                yield each["name"]
-            yield from ops_of(each.get("body"))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphc
+from graphc.backends.binding import buffer_named
 from graphc.ir import Mode, Op, Program, Role, Rows, RowsKind
 from graphc.kernels.contract import Catalog
 from graphc.plan import Need, Requirement
@@ -303,6 +304,8 @@ def test_a_list_stands_for_the_buffers_of_all_ranks() -> None:
         graph.bind(x=inputs(3, 4))
     with pytest.raises(UsageError, match="no buffer is named 'own'"):
         graph.bind(own=inputs(1, 4))
+    with pytest.raises(UsageError, match=r"named 'x': there is one for each of 12: 'rank\.0/x'"):
+        buffer_named(graph.program, "x")
 
 
 def test_a_plan_keeps_its_entries(tmp_path: Path) -> None:

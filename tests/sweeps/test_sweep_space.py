@@ -87,6 +87,15 @@ def test_an_axis_that_is_no_param_is_refused_with_a_hint(name: str, hint: str) -
     assert hint in str(caught.value)
 
 
+def test_ops_of_groups_are_axes() -> None:
+    path = Path(__file__).parents[2] / "specs" / "ep_throughput.yaml"
+    wanted = space({"dispatch.pieces": [1, 2]}, path=path)
+    check_names(wanted.job, wanted.axes)
+    wrong = space({"dispatch.peices": [1, 2]}, path=path)
+    with pytest.raises(UsageError, match="'dispatch' has no 'peices'"):
+        check_names(wrong.job, wrong.axes)
+
+
 def test_ops_of_repeats_and_of_used_files_are_axes(tmp_path: Path) -> None:
     (tmp_path / "block.yaml").write_text(
         "graphc_ops: 1\nname: block\nargs: [x, y]\nops:\n"
