@@ -151,8 +151,10 @@ def instantiate(
         known = ", ".join(get_args(Backend))
         raise UsageError(f"there is no backend '{backend}': {hint or f'there are {known}'}")
     if backend == "reference" or (backend == "auto" and not has_gpu()):
+        from graphc.backends.binding import checked_limit
         from graphc.backends.reference import ReferenceGraph
 
+        checked_limit(wait_limit_s)
         return ReferenceGraph(plan, devices=devices)
     from graphc.backends.cuda import CudaGraph
 

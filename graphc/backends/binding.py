@@ -7,6 +7,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -97,6 +98,12 @@ def given_arrays(
         if overlay is not None:
             raise UsageError(f"'{name}' lies over '{overlay[0]}': bind an array to that one")
     return [(program.buffers[name], value) for name, value in pairs]
+
+
+def checked_limit(seconds: object) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
+        raise UsageError(f"wait_limit_s: expected seconds, more than none, found {seconds!r}")
+    return float(seconds)
 
 
 def written_buffers(program: Program) -> frozenset[str]:

@@ -429,6 +429,8 @@ def test_blocking_launches_are_refused(monkeypatch: Any) -> None:
 def test_a_limit_is_some_seconds(limit: Any) -> None:
     with pytest.raises(UsageError, match="wait_limit_s: expected seconds"):
         opened(divided(), wait_limit_s=limit)
+    with pytest.raises(UsageError, match="wait_limit_s: expected seconds"):
+        divided().instantiate("reference", wait_limit_s=limit)
 
 
 @pytest.mark.parametrize("nth", range(1, 12))

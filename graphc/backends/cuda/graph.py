@@ -20,7 +20,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from graphc.backends.binding import (
     check_count,
     check_entry,
     check_rounds,
+    checked_limit,
     given_arrays,
     is_closed_error,
     is_poisoned,
@@ -557,12 +557,6 @@ def merged(schedules: Iterable[Schedule]) -> Program:
         return programs[0]
     buffers = {name: each for own in reversed(programs) for name, each in own.buffers.items()}
     return replace(programs[0], buffers=buffers, ops=tuple(op for own in programs for op in own))
-
-
-def checked_limit(seconds: object) -> float:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < inf:
-        raise UsageError(f"wait_limit_s: expected seconds, more than none, found {seconds!r}")
-    return float(seconds)
 
 
 def check_unit_stream(driver: Driver, unit: str, handle: int, context: int) -> None:
