@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from graphc.ir import ALL, Access, Axis, Buffer, Kernel, Mode, Role, Rows, RowsKind
 from graphc.kernels.call import (
@@ -23,7 +24,7 @@ from graphc.kernels.call import (
 )
 from graphc.kernels.contract import ArgumentSpec, Contract
 from graphc.regions import Region
-from graphc.text.diagnostics import Span, SpecError, error
+from graphc.text.diagnostics import Note, Span, SpecError, error
 from graphc.text.expr import (
     evaluate_number,
     factor_of,
@@ -163,6 +164,7 @@ def checked_call(
     check_names(call, options, scalars)
     for name, spec, argument, buffer in call.given():
         check_buffer(call, name, spec, argument, buffer)
+        check_words(call, name, spec, argument, buffer)
     unify(call)
     check_aliases(call)
     chosen = {
@@ -189,6 +191,18 @@ def checked_call(
         )
         raise error("bad-kernel", text, call.span, hint="give it fewer arguments over all ranks")
     return Call(kernel, axis, accesses)
+
+
+def check_words(
+    call: Checked, name: str, spec: ArgumentSpec, argument: Argument, buffer: Buffer
+) -> None:
+    """A kernel writes a code and the words that its faults name: they need room."""
+    if prod(buffer.shape) < spec.words:
+        text = f"{call.argument(name)} needs the shape [{spec.words}] or more for its faults; "
+        text += f"'{buffer.name}' is {list(buffer.shape)}"
+        declared = Note(f"'{buffer.name}' is declared here", buffer.span)
+        hint = "it holds the code, and behind it the words that the faults name"
+        call.mistake("wrong-shape", text, argument.span, declared, hint=hint)
 
 
 def rings(call: Checked) -> Iterator[str]:

@@ -31,6 +31,7 @@ ELF, CUDA_MACHINE = b"\x7fELF", 190
 INTEGERS = {"i32": (-(2**31), 2**31 - 1), "i64": (-(2**63), 2**63 - 1), "u32": (0, 2**32 - 1)}
 LAUNCH_NAMES = ("lo", "hi", "blocks", "arch", "device")
 CODE = re.compile(r"[1-9][0-9]{0,9}")
+WORD = re.compile(r"\{([1-9][0-9]*)\}")  # of a status buffer, in what a code means
 FAULTS_HINT = 'write faults: {"1": "what went wrong"}'
 
 
@@ -110,6 +111,12 @@ class ArgumentSpec(Written):
     peers: str | None = None  # the symbol that is the number of ranks: a pointer for each
     # What the first word of a status buffer says when it is not 0.
     faults: Annotated[dict[str, str], BeforeValidator(as_faults)] = Field(default={})
+
+    @property
+    def words(self) -> int:
+        """How many words its faults need: the code, and those behind it that a text names."""
+        named = (int(word) for text in self.faults.values() for word in WORD.findall(text))
+        return 1 + max(named, default=0) if self.faults else 0
 
 
 class OptionSpec(Written):
