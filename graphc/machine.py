@@ -6,12 +6,13 @@ route holds by itself; between two, only what arrived in a test with data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 
 from graphc.gpu.probe import PeerFacts
 from graphc.gpu.protocol import DeviceFacts
+from graphc.ir import Unit
 from graphc.text.diagnostics import UsageError
 from graphc.text.suggest import did_you_mean
 
@@ -102,3 +103,18 @@ def named_devices(
     if missing:
         raise UsageError(f"no GPU was given for device '{missing[0]}'")
     return {name: devices[name] for name in names}
+
+
+def check_apart(units: Iterable[Unit], placed: Mapping[str, int], gpu_count: int) -> None:
+    """Refuse units that share a GPU: one could wait there for the other, which gets no turn."""
+    owners: dict[int, Unit] = {}
+    for unit in units:
+        for device in unit.devices:
+            other = owners.setdefault(placed[device], unit)
+            if other is not unit:
+                raise UsageError(
+                    f"units '{other.name}' and '{unit.name}' are both placed on GPU "
+                    f"{placed[device]}, where they could wait for each other forever: place their "
+                    f"devices on GPUs of their own (this machine has {gpu_count}), or compile the "
+                    "plan with 'units: one'"
+                )

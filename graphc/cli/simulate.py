@@ -47,6 +47,7 @@ def run_simulate(wanted: Request, options: SimulateOptions) -> int:
     with progress() as doing:
         doing(f"compiling {wanted.path}")
         found, chosen = predicted(wanted, profile, options)
+    tell_shared(found)
     if options.html is not None:
         write_page(found, chosen, options.html)
     if options.is_json:
@@ -72,6 +73,16 @@ def predicted(
     return found, chosen
 
 
+def tell_shared(found: Prediction) -> None:
+    """Say where the devices are, if the machine has fewer GPUs than the program devices."""
+    profile, gpus = found.profile, sorted(set(found.placed.values()))
+    if len(found.placed) > profile.gpus.count:
+        note(
+            f"note: {plural(len(found.placed), 'device')} on {plural(profile.gpus.count, 'GPU')} "
+            f"of '{profile.name}': all on GPU {', '.join(map(str, gpus))}"
+        )
+
+
 def write_page(found: Prediction, chosen: Chosen, path: Path) -> None:
     from graphc.draw.look import simulation_page
 
@@ -90,6 +101,7 @@ def facts(found: Prediction, chosen: Chosen) -> dict[str, Any]:
         "machine": found.profile.name,
         "routes": dict(chosen.routes),
         "entry": found.schedule.entry,
+        "placed": dict(found.placed),
         "ops": len(found.tasks),
         **summary,
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from graphc.ir import HOST, Copy, Emit, Join, Schedule
 from graphc.kernels.contract import Catalog
+from graphc.machine import check_apart
 from graphc.profiles import ProfileSpec
 from graphc.simulation.demands import Demand, Demands, Links
 from graphc.simulation.engine import Ran, Task, run
@@ -73,7 +74,11 @@ def predict(
     placed: Mapping[str, int],
     count: int | None = None,
 ) -> Prediction:
-    """Let a schedule run on a machine whose devices are ``placed`` on its GPUs."""
+    """Let a schedule run on a machine whose devices are ``placed`` on its GPUs.
+
+    A ``UsageError`` if units share a GPU: no machine would launch that.
+    """
+    check_apart(schedule.units, placed, profile.gpus.count)
     orders, links = orders_of(schedule), Links.of(profile)
     demands = Demands(profile, schedule, placed, catalog, count)
     tasks = tuple(tasks_of(schedule, profile, orders, demands, placed))

@@ -15,6 +15,7 @@ from graphc.profiles import load_profile, unknown_kernels
 from graphc.resources import kernel_folders, machine_path, shipped
 from graphc.spec.model import LayerSpec, load_spec
 from graphc.suggest import axes_of, suggest
+from graphc.text.diagnostics import UsageError
 
 SPEC = str(shipped("specs") / "moe_peer.yaml")
 MACHINE = str(machine_path("h200x2"))
@@ -110,6 +111,38 @@ def test_what_does_not_fit_is_told(
     capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
 ) -> None:
     assert message in printed(capsys, SPEC, *words, code=code)
+
+
+RANKS = ["ep_throughput", "--preset=small", "--set=ranks=3", "--set=gpus=3"]
+
+
+def test_units_need_a_gpu_each_as_on_a_machine(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    values = {"ranks": 3, "gpus": 3, "units": "device"}
+    message = "units 'gpu0' and 'gpu1' are both placed on GPU 0"
+    told = printed(capsys, *RANKS, "--set=units=device", "--machine", MACHINE, code=2)
+    assert message in told
+    assert "this machine has 2" in told
+    plan = graphc.compile("ep_throughput", preset="small", cubins=False, **values)
+    plan.save(tmp_path / "plan.graphc")
+    path = str(tmp_path / "plan.graphc")
+    assert message in printed(capsys, path, "--machine", MACHINE, code=2)
+    with pytest.raises(UsageError, match="'gpu1' and 'gpu2' are both placed on GPU 1"):
+        graphc.simulate(plan, machine="h100x8", devices=[0, 1, 1])
+    assert facts(capsys, path, "--machine", "h100x8")["placed"] == {"gpu0": 0, "gpu1": 1, "gpu2": 2}
+
+
+def test_devices_that_share_a_gpu_for_want_of_others_are_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words in ([], ["--json"]):
+        assert guarded(["simulate", *RANKS, "--machine", MACHINE, *words]) == 0
+        found = capsys.readouterr()
+        assert found.err == "note: 3 devices on 2 GPUs of 'h200x2': all on GPU 0\n"
+    assert json.loads(found.out)["placed"] == {"gpu0": 0, "gpu1": 0, "gpu2": 0}
+    assert guarded(["simulate", *RANKS, "--machine", "h100x8"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.fixture(scope="module")

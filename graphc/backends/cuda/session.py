@@ -20,10 +20,10 @@ from graphc.backends.cuda.work import Work
 from graphc.backends.extern import load_functions
 from graphc.gpu.probe import current, enable_both_ways
 from graphc.gpu.protocol import Driver, FillCall
-from graphc.ir import Await, Emit, Schedule, Signalling, Unit
-from graphc.machine import Machine
+from graphc.ir import Await, Emit, Schedule, Signalling
+from graphc.machine import Machine, check_apart
 from graphc.plan import WAIT_LIMIT_S, Need, Plan, Variant
-from graphc.text.diagnostics import CudaError, UsageError
+from graphc.text.diagnostics import CudaError
 
 PEER_NEEDS = {Need.PEER_COPY, Need.PEER_READ, Need.PEER_WRITE}
 COUNT_WORD_NBYTES = 16
@@ -225,21 +225,6 @@ class Session:
             self.wait_for_all()
         with suppress(CudaError):
             self.resources.close()
-
-
-def check_apart(units: Iterable[Unit], placed: Mapping[str, int], gpu_count: int) -> None:
-    """Refuse units that share a GPU: one could wait there for the other, which gets no turn."""
-    owners: dict[int, Unit] = {}
-    for unit in units:
-        for device in unit.devices:
-            other = owners.setdefault(placed[device], unit)
-            if other is not unit:
-                raise UsageError(
-                    f"units '{other.name}' and '{unit.name}' are both placed on GPU "
-                    f"{placed[device]}, where they could wait for each other forever: place their "
-                    f"devices on GPUs of their own (this machine has {gpu_count}), or compile the "
-                    "plan with 'units: one'"
-                )
 
 
 def signalling_pairs(schedules: Iterable[Schedule]) -> Iterator[tuple[str, str]]:
