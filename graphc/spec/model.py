@@ -313,11 +313,16 @@ class PlacementSpec(Written):
     after: Annotated[Any, BeforeValidator(partial(as_names, what="ops"))] = None
 
 
+def as_placement(value: object) -> object:
+    """What is no mapping is refused where the ops are known, in whose place it may stand."""
+    return value if isinstance(value, dict) else {}
+
+
 class ScheduleSpec(Written):
     """How the ops are run: the plan's own values, and an entry for each op that has any."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, PlacementSpec]
+    __pydantic_extra__: dict[str, Annotated[PlacementSpec, BeforeValidator(as_placement)]]
 
     cuts: dict[str, Pieces] = Field(default={})
     emit: Word = "capture"

@@ -25,7 +25,7 @@ from graphc.spec.cuts import Cut, bounds_of, cut_named
 from graphc.spec.expand import Context, Draft
 from graphc.spec.faults import ITERATION, Faults
 from graphc.spec.model import GLOBALS, PlacementSpec
-from graphc.spec.values import ScheduleInForce, listed
+from graphc.spec.values import ScheduleInForce, entry, listed
 from graphc.text.diagnostics import Note, Span, error
 from graphc.text.expr import (
     Scope,
@@ -67,11 +67,17 @@ class Placements:
 
     def check_keys(self, keys: Iterable[str], written: Iterable[str]) -> None:
         """Entries are for ops that are ``written``; hints name those that are there (``keys``)."""
+        given = entry(self.site.document.data, self.site.path)
         for name in self.specs:
+            is_placement = isinstance(given[name], dict)
             if name not in written:
                 hint = did_you_mean(name, (*keys, *GLOBALS))
                 text = f"'{name}' is no op of this spec"
+                text += "" if is_placement else ", and no value of its schedule"
                 self.faults.mistake("unknown-op", text, self.site[name].key, hint=hint)
+            elif not is_placement:
+                text = f"expected a mapping of fields, found {kind(given[name])}"
+                self.faults.mistake("bad-value", text, self.site[name].span)
 
     def placed(
         self, op: Op, draft: Draft, ops: Mapping[str, Span], buffers: Mapping[str, Buffer]
