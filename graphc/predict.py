@@ -121,7 +121,8 @@ def schedule_for(
             needs = [need for each in every for need in requirements(each, known)]
             missing = first_missing(needs, profile, placed)
             if missing is not None:
-                why.append(missing)
+                taken = {route for each in every for route in chosen_routes(each).values()}
+                why.append(refused(profile, missing, any(known[each].requires for each in taken)))
                 continue
             # Entries signal each other: one by itself would be another schedule.
             _, schedules, proof = schedule_programs(
@@ -141,7 +142,7 @@ def schedule_for(
                 proof,
                 api.phase_steps(built.phases, [each.program for each in schedules]),
             )
-    raise no_variant(profile, why)
+    raise UsageError(why[-1])
 
 
 def by_preference(routes: Mapping[str, RouteSpec]) -> list[str]:
@@ -159,8 +160,8 @@ def chosen_of(what: Schedule | Plan, profile: ProfileSpec, devices: Devices) -> 
         missing = first_missing(each.requires, profile, placed)
         if missing is None:
             return Chosen(each.schedules, each.routes, catalog, phases=what.phases)
-        why.append(missing)
-    raise no_variant(profile, why)
+        why.append(refused(profile, missing, bool(each.routes)))
+    raise UsageError(why[-1])
 
 
 def first_missing(
@@ -169,10 +170,17 @@ def first_missing(
     return next((why for each in needs if (why := profile.why_not(each, placed))), None)
 
 
-def no_variant(profile: ProfileSpec, why: list[str]) -> UsageError:
-    return UsageError(
-        f"machine '{profile.name}' can take none of the routes: {why[-1]}; "
-        "a route by way of the host, such as host_copy, needs nothing"
+def refused(profile: ProfileSpec, missing: str, by_route: bool) -> str:
+    """What to do where a machine lacks what a variant requires, by a route or by kernels alone."""
+    if by_route:
+        return (
+            f"machine '{profile.name}' can take none of the routes: {missing}; "
+            "a route by way of the host, such as host_copy, needs nothing"
+        )
+    return (
+        f"machine '{profile.name}' cannot run this: {missing}, but kernels of it touch the memory "
+        "of other GPUs, which no route changes; take a machine with peer access, or place all "
+        "devices on one GPU"
     )
 
 

@@ -294,5 +294,6 @@ class Demands:
     def no_peer(self, op: Op) -> UsageError:
         return UsageError(
             f"'{op.name}' needs two GPUs that reach each other's memory, and those of machine "
-            f"'{self.profile.name}' do not: take a route by way of the host, such as host_copy"
+            f"'{self.profile.name}' do not: take a machine with peer access, place its devices on "
+            "one GPU, or go by way of the host, as the route host_copy does"
         )

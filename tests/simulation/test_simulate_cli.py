@@ -133,6 +133,19 @@ def test_units_need_a_gpu_each_as_on_a_machine(
     assert facts(capsys, path, "--machine", "h100x8")["placed"] == {"gpu0": 0, "gpu1": 1, "gpu2": 2}
 
 
+def test_kernels_that_reach_other_gpus_are_not_sent_to_routes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["ep_throughput", "--preset=small", "--set=gpus=2"]
+    graphc.compile("ep_throughput", preset="small", gpus=2, cubins=False).save(tmp_path / "plan")
+    for each in (words, [str(tmp_path / "plan")]):
+        told = printed(capsys, *each, "--machine", "h200x2_no_p2p", code=2)
+        assert "'h200x2_no_p2p' do not reach each other's memory, but kernels of it touch" in told
+        assert "take a machine with peer access, or place all devices on one GPU" in told
+        assert "host_copy" not in told
+    assert facts(capsys, *words[:2], "--machine", "h200x2_no_p2p")["total_us"] > 0
+
+
 def test_devices_that_share_a_gpu_for_want_of_others_are_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
