@@ -165,7 +165,7 @@ def check_scalar(call: Checked, name: str, scalars: Mapping[str, int | float]) -
     wanted = contract.scalars[name]
     if name not in scalars:
         text = f"kernel '{contract.name}' needs the scalar '{name}' ({wanted})"
-        call.mistake("missing-argument", text, span)
+        call.mistake("missing-argument", text, span, hint=row_hint(call, name))
         return
     value = scalars[name]
     if wanted in INTEGERS:
@@ -181,6 +181,14 @@ def check_scalar(call: Checked, name: str, scalars: Mapping[str, int | float]) -
     else:
         return
     call.mistake("bad-scalar", text, span)
+
+
+def row_hint(call: Checked, scalar: str) -> str | None:
+    """A scalar that names a row follows from the row that a call over all ranks names."""
+    for name, spec, argument, buffer in call.given():
+        if spec.rows.scalar == scalar and argument.peers:
+            return f"write {name}: {{peers: {buffer.name.rpartition('/')[2]}, row: {scalar}}}"
+    return None
 
 
 def check_peers(call: Checked, name: str, spec: ArgumentSpec, argument: Argument) -> None:

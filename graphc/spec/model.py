@@ -96,20 +96,17 @@ class PeersSpec(Written):
 
 def as_argument(value: object) -> object:
     if isinstance(value, dict):
-        if "peers" in value and set(value) <= {"peers", "row"}:
-            return PeersSpec.model_validate(value)
-        if set(value) != {"buffer", "blocks"}:
-            raise fault(
-                "expected a buffer's name, null, {buffer: name, blocks: cut}, {peers: name} or "
-                "{peers: name, row: number}"
-            )
-        return BlocksSpec.model_validate(value)
+        of_blocks = bool({"buffer", "blocks"} & {*value})
+        if of_blocks and {"peers", "row"} & {*value}:
+            hint = "write {buffer: name, blocks: cut}, {peers: name} or {peers: name, row: number}"
+            raise fault("an argument is over blocks or over peers, not both", hint=hint)
+        return (BlocksSpec if of_blocks else PeersSpec).model_validate(value)
     if isinstance(value, list):
         raise fault(f"expected a buffer's name, null or a value, found {kind(value)}")
     return value
 
 
-ArgumentValue = Annotated[Any, BeforeValidator(as_argument)]
+ArgumentValue = Annotated[BlocksSpec | PeersSpec | Any, BeforeValidator(as_argument)]
 
 
 class KernelOpSpec(Written):
