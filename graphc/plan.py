@@ -214,7 +214,10 @@ def bad_plan(path: str | Path, what: str) -> SpecError:
 
 
 def loose_ends(plan: Plan) -> Iterator[str]:
-    """Names that lead nowhere, and what no plan of ours holds."""
+    """Names that lead nowhere, and what no plan of ours holds.
+
+    Each is told before what would stumble over it: whoever asks for more than the first may fail.
+    """
     if not plan.variants:
         yield "it has no variants"
     all_of = [each for variant in plan.variants for each in variant.schedules.values()]
@@ -237,6 +240,8 @@ def loose_ends_of(schedule: Schedule, variant: Variant, plan: Plan) -> Iterator[
     program, steps = schedule.program, variant.images
     if schedule.is_handwritten:
         yield "its schedule is hand-written"
+    if program.nominal < 1:
+        yield f"its regions are of a nominal extent of {program.nominal}, which is none"
     if schedule.origin not in {each.name for each in schedule.streams}:
         yield f"there is no stream '{schedule.origin}' to begin on"
     for name, buffer in program.buffers.items():
@@ -251,6 +256,9 @@ def loose_ends_of(schedule: Schedule, variant: Variant, plan: Plan) -> Iterator[
     for op in program:
         if op.device not in program.devices:
             yield f"op '{op.name}' is on no device of the plan: '{op.device}'"
+        for access in op.accesses:
+            if access.region.buffer not in program.buffers:
+                yield f"op '{op.name}' touches buffer '{access.region.buffer}', which is not there"
         if not isinstance(op.work, Kernel):
             continue
         image = plan.images.get(steps.get(op.step, ""))
@@ -271,7 +279,7 @@ def loose_ends_of_tables(op: Op, image: KernelImage) -> Iterator[str]:
         if access.peer is not None or access.argument in image.tables:
             peers.setdefault(access.argument, []).append(access.peer)
     for argument, found in peers.items():
-        if found != [*range(image.tables.get(argument, 0))]:
+        if len(found) != image.tables.get(argument, 0) or found != [*range(len(found))]:
             yield f"op '{op.name}' has other buffers for '{argument}' than its kernel takes"
 
 

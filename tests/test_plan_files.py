@@ -193,6 +193,22 @@ def set_to(value: Any, *path: Any) -> Change:
 
 
 SCHEDULE = ("variants", 0, "schedule")
+PROGRAM = (*SCHEDULE, "program")
+
+
+def touching(name: str, work: str) -> Change:
+    """The first access of the first op of a kind of work is to another buffer."""
+
+    def change(plan: dict[str, Any]) -> None:
+        ops = schedule_of(plan)["program"]["ops"]
+        op = next(each for each in ops if each["work"]["kind"] == work and each["accesses"])
+        op["accesses"][0]["region"]["buffer"] = name
+
+    return change
+
+
+def without_buffer(name: str) -> Change:
+    return lambda plan: schedule_of(plan)["program"]["buffers"].pop(name)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +218,11 @@ SCHEDULE = ("variants", 0, "schedule")
         (without_one_wait, "not the one that was proven"),
         (all_in_one_place, "not the one that was proven"),
         (renamed("residual"), "there is no buffer 'residual'|calls itself|has no memory"),
+        (without_buffer("residual"), "touches buffer 'residual', which is not there"),
+        (touching("zzz", "kernel"), "touches buffer 'zzz', which is not there"),
+        (touching("zzz", "copy"), "touches buffer 'zzz', which is not there"),
+        (set_to(0, *PROGRAM, "nominal"), "a nominal extent of 0, which is none"),
+        (set_to(-1, *PROGRAM, "nominal"), "a nominal extent of -1, which is none"),
         (set_to(2, "graphc_plan"), "it has format 2; this graphc reads format 1"),
         (set_to("1", "graphc_plan"), "at 'graphc_plan': Input should be a valid integer"),
         (lambda plan: plan.pop("graphc_plan"), "at 'graphc_plan': Field required"),
@@ -320,6 +341,7 @@ def tables_of(plan: dict[str, Any], number: int) -> None:
         (given_to("counts", lambda own: own.reverse()), "other buffers for 'counts' than"),
         (lambda plan: tables_of(plan, 2), "other buffers for 'counts' than its kernel takes"),
         (lambda plan: tables_of(plan, 4), "other buffers for 'counts' than its kernel takes"),
+        (lambda plan: tables_of(plan, 10**30), "other buffers for 'counts' than its kernel takes"),
         (set_to([], "variants", 0, "requires"), "which the plan does not require"),
     ],
 )
