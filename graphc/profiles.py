@@ -8,7 +8,7 @@ Every section says where its figures come from.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import log
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import BeforeValidator, Field, PrivateAttr
 
 from graphc.dtypes import DTYPES
-from graphc.kernels.costs import Costs, GpuShape
+from graphc.kernels.costs import Cost, Costs, GpuShape
 from graphc.plan import Need, Requirement
 from graphc.resources import machine_path
 from graphc.text.diagnostics import Diagnostic, SpecError, error
@@ -59,6 +59,14 @@ def as_curve(value: object) -> object:
     return points
 
 
+def as_shares(value: object) -> object:
+    points = as_curve(value)
+    for x, share in points:  # type: ignore[attr-defined]
+        if share > 1:
+            raise fault(f"a share of the rate is at most 1, but at {x:g} it is {share:g}")
+    return points
+
+
 def as_rates(value: object) -> object:
     return [as_positive(each) for each in value] if isinstance(value, list) else as_positive(value)
 
@@ -73,6 +81,7 @@ Rate = Annotated[float, BeforeValidator(as_positive)]
 Rates = Annotated[Any, BeforeValidator(as_rates)]  # of all GPUs, or one for each
 Time = Annotated[float, BeforeValidator(as_time)]
 Points = Annotated[Any, BeforeValidator(as_curve)]
+Shares = Annotated[Any, BeforeValidator(as_shares)]
 
 
 class GpuSpec(Written):
@@ -147,7 +156,7 @@ class CurveSpec(Written):
 
     start_us: Time = 0.0  # beside its work: filling and draining the GPU
     over: Number | None = None  # an expression over the contract's symbols and estimates
-    efficiency: Points | None = None  # share of the rate that the formula has, over that
+    efficiency: Shares | None = None  # share of the rate that the formula has, over that
     source: str
 
 
@@ -295,6 +304,28 @@ def unknown_kernels(profile: ProfileSpec, known: Collection[str]) -> list[Diagno
         )
         for name in profile.kernels
         if name not in known
+    ]
+
+
+def unknown_rates(profile: ProfileSpec, costs: Iterable[tuple[str, Cost]]) -> list[Diagnostic]:
+    """The dtypes of kernels, by template, whose time is that of f32, for want of a rate.
+
+    What a kernel does beside its memory counts nowhere: most have a few operations in any dtype.
+    """
+    rates, gb_s = profile.arithmetic.tflops, profile.memory.gb_s
+    found: dict[str, list[str]] = {}
+    for template, cost in costs:
+        is_bound = cost.flops / (1e3 * rates["f32"]) > cost.nbytes / gb_s
+        if cost.dtype not in rates and is_bound:
+            found.setdefault(cost.dtype, []).append(template)
+    return [
+        Diagnostic(
+            "unknown-rate",
+            f"no rate of {dtype} is here: that of f32 counts for {', '.join(sorted({*templates}))}",
+            profile.site["arithmetic"]["tflops"].key,
+            hint=f"write what products of {dtype} reach, in Tflop/s",
+        )
+        for dtype, templates in found.items()
     ]
 
 

@@ -67,6 +67,10 @@ def test_a_missing_profile_names_those_that_are_there() -> None:
         (lambda data: data["host"].update(reads_gb_s=[]), "expected points such as"),
         (lambda data: data["host"].update(reads_gb_s=[[8]]), "a point is two numbers above 0"),
         (lambda data: data["host"].update(reads_gb_s=[[8, 1], [4, 2]]), "the points ascend"),
+        (
+            lambda data: data["kernels"]["dense"].update(efficiency=[[640, 0.5], [2560, 1.25]]),
+            "a share of the rate is at most 1, but at 2560 it is 1.25",
+        ),
         (lambda data: data["host"].update(reads=1), "unknown field 'reads'"),
         (lambda data: data.update(graphc_machine=2), "only format 1 is known"),
     ],

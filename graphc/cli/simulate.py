@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from graphc.cli.output import columns, note, plural, print_json, progress, say, write_text
 from graphc.cli.request import Request, is_plan, profile_of, refuse_values
-from graphc.text.diagnostics import UsageError
+from graphc.ir import Kernel
+from graphc.text.diagnostics import UsageError, render
 from graphc.text.units import us_text as us
 from graphc.text.write import check_place
 
@@ -48,6 +49,7 @@ def run_simulate(wanted: Request, options: SimulateOptions) -> int:
         doing(f"compiling {wanted.path}")
         found, chosen = predicted(wanted, profile, options)
     tell_shared(found)
+    tell_rates(found, chosen, options.count)
     if options.html is not None:
         write_page(found, chosen, options.html)
     if options.is_json:
@@ -81,6 +83,18 @@ def tell_shared(found: Prediction) -> None:
             f"note: {plural(len(found.placed), 'device')} on {plural(profile.gpus.count, 'GPU')} "
             f"of '{profile.name}': all on GPU {', '.join(map(str, gpus))}"
         )
+
+
+def tell_rates(found: Prediction, chosen: Chosen, count: int | None) -> None:
+    """Warn of kernels whose time is that of another dtype, for want of a rate of theirs."""
+    from graphc.kernels.costs import kernel_costs
+    from graphc.profiles import unknown_rates
+
+    profile, program = found.profile, found.schedule.program
+    costs = kernel_costs(program, chosen.catalog, profile.shape, count=count)
+    named = ((op.work.template, cost) for op, cost in costs if isinstance(op.work, Kernel))
+    for each in unknown_rates(profile, named):
+        note(render(each, weight="warning"))
 
 
 def write_page(found: Prediction, chosen: Chosen, path: Path) -> None:

@@ -158,6 +158,25 @@ def test_devices_that_share_a_gpu_for_want_of_others_are_told(
     assert capsys.readouterr().err == ""
 
 
+def test_a_dtype_without_a_rate_is_told_where_arithmetic_decides(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(Path(MACHINE).read_text().replace("f16: 632, bf16: 632", "f16: 632"))
+    words = ["simulate", "--machine", str(path), "--json"]
+    line = 1 + next(i for i, each in enumerate(path.read_text().splitlines()) if "tflops:" in each)
+    assert guarded([*words, "moe_ep", "--preset=full"]) == 0
+    told = capsys.readouterr().err
+    assert f"{path}:{line}:3: warning[unknown-rate]: no rate of bf16 is here: " in told
+    assert ": that of f32 counts for dense, grouped_down, grouped_up\n" in told
+    assert told.count("warning") == 1
+    # Its combine has a few operations in bf16, and waits for memory.
+    assert guarded([*words, "ep_throughput", "--preset=small"]) == 0
+    assert capsys.readouterr().err == ""
+    assert guarded(["simulate", "moe_ep", "--preset=full", "--machine", MACHINE]) == 0
+    assert capsys.readouterr().err == ""
+
+
 @pytest.fixture(scope="module")
 def misspelt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A profile of a kernel that graphc has not, and of one that is no kernel's name at all."""
