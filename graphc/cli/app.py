@@ -10,7 +10,7 @@ import typer
 
 from graphc import __version__
 from graphc.cli.output import print_json
-from graphc.cli.request import request
+from graphc.cli.request import one_entry, request
 from graphc.text.diagnostics import UsageError
 
 app = typer.Typer(
@@ -196,7 +196,7 @@ def show(
         Stage | None, typer.Option(help="Print this stage as text (schedule if nothing is asked).")
     ] = None,
     entry: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="NAME",
             help="Show this entry only. If absent: all as text, the first as a picture.",
@@ -235,7 +235,7 @@ def show(
     return run_show(
         wanted,
         stage.value if stage else None,
-        entry=entry,
+        entry=one_entry(entry),
         svg=svg,
         html=html,
         has_resources=resources,
@@ -509,7 +509,7 @@ def simulate(
         typer.Option(min=0, metavar="N", help="Rows in use, at most the capacity; all if absent."),
     ] = None,
     entry: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(metavar="NAME", help="Predict this entry. If absent: the first."),
     ] = None,
     suggests: Annotated[
@@ -550,7 +550,7 @@ def simulate(
     options = SimulateOptions(
         machine=machine,
         count=count,
-        entry=entry,
+        entry=one_entry(entry),
         suggests=suggests,
         out=out,
         html=html,

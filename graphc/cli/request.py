@@ -78,6 +78,16 @@ def request(
     )
 
 
+def one_entry(names: Sequence[str] | None) -> str | None:
+    """The entry that is named, if any: of several, none would be the one that is meant."""
+    if names is not None and len(names) > 1:
+        raise UsageError(
+            f"--entry is given {len(names)} times ({', '.join(names)}): name one; "
+            "'graphc run' launches several"
+        )
+    return names[0] if names else None
+
+
 # What the library takes by keyword beside the values; a param of such a name cannot be set there.
 RESERVED = (
     "arch", "cubins", "kernels", "observe", "origin", "path", "preset", "routes", "schedule",

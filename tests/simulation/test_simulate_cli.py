@@ -177,6 +177,18 @@ def test_a_dtype_without_a_rate_is_told_where_arithmetic_decides(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    "command", [["show"], ["simulate", "--machine", MACHINE]], ids=lambda words: words[0]
+)
+def test_only_one_entry_is_named(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    words = [*command, "ep_throughput", "--preset=small", "--set=prepare=explicit"]
+    assert guarded([*words, "--entry=prepare", "--entry=step"]) == 2
+    message = "--entry is given 2 times (prepare, step): name one; 'graphc run' launches several"
+    assert message in capsys.readouterr().err
+    assert guarded([*words, "--entry=prepare"]) == 0
+    assert guarded(words) == 0
+
+
 @pytest.fixture(scope="module")
 def misspelt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A profile of a kernel that graphc has not, and of one that is no kernel's name at all."""
