@@ -17,6 +17,7 @@ from typing import Any
 from graphc.spec.faults import Faults
 from graphc.spec.model import (
     GLOBALS,
+    HandSpec,
     HeadSpec,
     LayerSpec,
     ParamSpec,
@@ -163,9 +164,14 @@ def chosen_values(
 
 
 def unknown_param(name: str, spec: HeadSpec, span: Span, faults: Faults) -> None:
-    known = (*spec.params, *GLOBALS)
+    known, why = (*spec.params, *GLOBALS), "presets set no others"
+    if isinstance(spec, HandSpec):
+        known, why = tuple(spec.params), "a hand-written schedule has no such values"
+    text = f"'{name}' is no param of '{spec.name}'"
+    if is_schedule_name(name, spec):
+        text, known = f"{text}: {why}", ()
     hint = did_you_mean(name, known) or f"the params are: {', '.join(spec.params) or 'none'}"
-    faults.mistake("unknown-param", f"'{name}' is no param of '{spec.name}'", span, hint=hint)
+    faults.mistake("unknown-param", text, span, hint=hint)
 
 
 def check_name(name: str, what: str, at: Site, faults: Faults) -> None:
