@@ -283,16 +283,19 @@ def as_names(value: object, what: str) -> object:
     """Names of ops or of groups (``what``), or an expression that gives them."""
     if isinstance(value, str) and value.startswith("="):
         return value
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise fault(
-            f"expected a list of {what}, found {kind(value)}", hint="write [a], or =expression"
-        )
-    return value
+    return listed_names(value, what, "write [a], or =expression")
 
 
 def as_op_names(value: object) -> object:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise fault(f"expected a list of ops, found {kind(value)}", hint="write [a, b]")
+    return listed_names(value, "ops", "write [a, b]")
+
+
+def listed_names(value: object, what: str, hint: str) -> object:
+    if not isinstance(value, list):
+        raise fault(f"expected a list of {what}, found {kind(value)}", hint=hint)
+    for each in value:
+        if not isinstance(each, str):
+            raise fault(f"expected a list of {what}, found {kind(each)} in it", hint=hint)
     return value
 
 
@@ -413,7 +416,7 @@ class HeadSpec(Written):
 class LayerSpec(HeadSpec):
     """A layer: what is done, and how."""
 
-    devices: Annotated[Any, BeforeValidator(as_devices)]
+    devices: Annotated[RankDevicesSpec | list[str], BeforeValidator(as_devices)]
     ranks: RanksSpec | None = None
     cuts: dict[str, CutSpec] = Field(default={})
     ops: list[OpSpec] = Field(default=[])

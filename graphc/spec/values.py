@@ -195,9 +195,8 @@ def checked_type(name: str, param: ParamSpec, given: Given, at: Site, faults: Fa
     if param.choices and value not in param.choices:
         choices = ", ".join(shown(each) for each in param.choices)
         hint = did_you_mean(str(value), [str(each) for each in param.choices])
-        faults.mistake(
-            "bad-value", f"'{name}' is one of {choices}, not {shown(value)}", given.span, hint=hint
-        )
+        text = f"'{name}' is one of {choices}, not {shown(value) or repr(value)}"
+        faults.mistake("bad-value", text, given.span, hint=hint)
         return default
     return value
 
