@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import chain
 from time import monotonic
 from typing import Any
 
@@ -188,8 +187,8 @@ class Session:
 
     @property
     def streams(self) -> tuple[int, ...]:
-        others = self.side_streams.values(), self.unit_streams.values()
-        return tuple(dict.fromkeys([self.own_stream, *chain(*others)]))
+        others = [*self.side_streams.values(), *self.unit_streams.values()]
+        return tuple(dict.fromkeys([self.own_stream, *others]))
 
     def end_memory_waits(self, streams: Iterable[int]) -> None:
         """Wait for launches that wait by memory nodes, which nothing ends by itself; after the
