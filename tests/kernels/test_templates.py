@@ -105,6 +105,8 @@ def test_what_a_kernel_cannot_do_is_refused() -> None:
     assert "cannot choose 4 of 3" in rejected(few)
     nothing = Case("rms_mix", {"tokens": 4, "hidden": 8}, absent=("mixed", "mixed_h"))
     assert "mixed" in rejected(nothing)
+    wide = Case("dense_up", {"tokens": 4, "k": 32768, "ff": 32768})
+    assert "32768 columns and depth 32768 spans 2 GiB of weights" in rejected(wide)
 
 
 WIDTHS = {"capacity": 8, "hidden": 256, "top_k": 4, "slots": 2, "ranks": 2, "rows": 16, "scales": 2}
