@@ -4,6 +4,7 @@ Sizes of the peer layer: 256 experts, hidden 2560, expert width 640, bf16. torch
 gets rows that are gathered already and neither gates nor scatters; ours does all of it.
 
     python benchmarks/grouped_gemm.py [--rounds 7] [--only up,down] [--out rows.jsonl]
+                                      [--templates was=FOLDER]
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import statistics
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product as product_of
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from kernel_call import LoadedKernel
+from kernel_call import TEMPLATES, LoadedKernel
 
 from graphc.gpu import open_driver
 
@@ -45,12 +47,17 @@ def main() -> None:
     parser.add_argument("--only", default="up,down,dense")
     parser.add_argument("--paths", default="90,80", help="90: wgmma, 80: mma.sync")
     parser.add_argument("--tiles", default="192", help="values of tile_rows")
+    parser.add_argument("--templates", default="", metavar="WAS=FOLDER", help="other kernels, too")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     torch.manual_seed(1)
     paths = [int(each) for each in arguments.paths.split(",")]
     tiles = [int(each) for each in arguments.tiles.split(",")]
-    bench = Bench(paths, tiles)
+    folders = {"": TEMPLATES}
+    if arguments.templates:
+        name, _, folder = arguments.templates.partition("=")
+        folders = {f"{name} ": Path(folder).resolve()} | folders
+    bench = Bench(paths, tiles, folders)
     machine = {"gpu": torch.cuda.get_device_name(0), "driver": driver_version()}
     rows: list[dict[str, Any]] = []
     for contest in bench.contests(arguments.only.split(",")):
@@ -115,8 +122,11 @@ def summary(contest: Contest, rows: list[dict[str, Any]]) -> str:
 class Bench:
     """Weights, and the contests over them."""
 
-    def __init__(self, paths: list[int], tiles: list[int]) -> None:
+    def __init__(
+        self, paths: list[int], tiles: list[int], folders: dict[str, Path] | None = None
+    ) -> None:
         self.driver, self.paths, self.tiles = open_driver(), paths, tiles
+        self.folders = folders or {"": TEMPLATES}  # by what stands before a kernel's label
         self.facts = self.driver.device(0)
         self.w_up = noise(EXPERTS, 2 * FF, HIDDEN, scale=HIDDEN**-0.5)
         self.w_down = noise(EXPERTS, HIDDEN, FF, scale=FF**-0.5)
@@ -141,10 +151,12 @@ class Bench:
         for path in self.paths:
             if path == 90 and self.facts.capability != 90:
                 continue
-            for tile in self.tiles:
+            for tile, (which, folder) in product_of(self.tiles, self.folders.items()):
                 options = {"tile_rows": tile}
-                kernel = LoadedKernel(self.driver, name, buffers, options=options, path=path)
-                label = f"{'wgmma' if path == 90 else 'mma'}/{tile}"
+                kernel = LoadedKernel(
+                    self.driver, name, buffers, options=options, path=path, templates=folder
+                )
+                label = f"{which}{'wgmma' if path == 90 else 'mma'}/{tile}"
                 runs[label] = launcher(kernel, tensors, of)
         return runs
 

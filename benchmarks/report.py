@@ -119,6 +119,22 @@ def gemm() -> Iterator[str]:
             )
 
 
+def gemm_before() -> Iterator[str]:
+    """Our kernels as they were and as they are, in turns; a ratio below 1 is a gain."""
+    us: dict[tuple[str, str, str], dict[bool, dict[int, float]]]
+    us = defaultdict(lambda: defaultdict(dict))
+    for row in rows_of("grouped_gemm_before"):
+        kernel = row["kernel"].removeprefix("was ")
+        us[row["what"], row["size"], kernel][kernel != row["kernel"]][row["round"]] = row["us"]
+    yield "| product | rows | kernel | was, us | us | of what it took |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for (what, size, kernel), found in us.items():
+        was, now = found[True], found[False]
+        ratio = median(now[number] / was[number] for number in now)
+        both = f"{median(was.values()):.0f} | {median(now.values()):.0f}"
+        yield f"| {what} | {size} | {kernel} | {both} | {ratio:.2f} |"
+
+
 def layer_kernels() -> Iterator[str]:
     """The kernels bound by memory, beside a copy of as many bytes in the same rounds."""
     found: dict[tuple[str, str], list[Row]] = defaultdict(list)
@@ -216,14 +232,6 @@ def units() -> Iterator[str]:
     return unit_ratios("units", {"flags": "us", "memops": "us", "flags, free": "back_us"})
 
 
-def units_one_gpu() -> Iterator[str]:
-    return unit_ratios("units_one_gpu", {"flags": "us", "flags, free": "back_us"})
-
-
-def units_one_gpu_before() -> Iterator[str]:
-    return unit_ratios("units_one_gpu_before", {"flags": "us"})
-
-
 def unit_ratios(results: str, ways: dict[str, str]) -> Iterator[str]:
     """A column for each division, with what of it is compared with one graph."""
     found: dict[tuple[str, int], dict[str, dict[int, Row]]] = defaultdict(lambda: defaultdict(dict))
@@ -258,10 +266,10 @@ def unit_launches() -> Iterator[str]:
         yield f"| {route}, {pieces} | {us} |"
 
 
-def room() -> Iterator[str]:
+def room(results: str) -> Iterator[str]:
     """Signals while products run, and products while an await polls."""
     found: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows_of("signal_room"):
+    for row in rows_of(results):
         found[row["product"], row["what"]][row["contestant"]].append(row["us"])
     yield "| product | measured, us | alone | with room | without |"
     yield "| --- | --- | --- | --- | --- |"
@@ -354,9 +362,12 @@ TABLES = {
     "expert_parallel": expert_parallel,
     "peer_rates": peer_rates,
     "units": units,
-    "units_one_gpu": units_one_gpu,
-    "units_one_gpu_before": units_one_gpu_before,
-    "room": room,
+    "units_one_gpu": lambda: unit_ratios(
+        "units_one_gpu", {"flags": "us", "flags, free": "back_us"}
+    ),
+    "units_one_gpu_before": lambda: unit_ratios("units_one_gpu_before", {"flags": "us"}),
+    "room": lambda: room("signal_room"),
+    "room_before": lambda: room("signal_room_before"),
     "unit_launches": unit_launches,
     "unit_replays": unit_replays,
     "sweep": sweep,
@@ -365,6 +376,7 @@ TABLES = {
     "compile": compile_time,
     "start": start,
     "gemm": gemm,
+    "gemm_before": gemm_before,
     "kernels": layer_kernels,
     "pieces": lambda: peer_layer("pieces"),
     "share": lambda: peer_layer("share"),

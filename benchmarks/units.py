@@ -6,7 +6,8 @@
 
 With ``--one-gpu`` both units are on one GPU, which a user is refused: they may come to wait for
 each other for ever (memory nodes do, and so does ``host_copy``). Where they do not, it shows what
-signals and awaits cost beside the products, without a link: use it with ``--expert-blocks 66``.
+signals and awaits cost beside the products, without a link: use it with ``--expert-blocks 66``. Of
+``replays`` only joined ones mean something there: counts are of a GPU, and free units share one.
 
 Every candidate must leave the bits of one graph in one piece before it is timed. A row of ``wall``
 is one candidate in one round: ``us`` is the median of some replays, each between two events on the
